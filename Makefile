@@ -1,0 +1,63 @@
+# Everything runs in .venv, which is made from the pinned versions in constraints/. Needs Python 3.11 to 3.13, git, make.
+
+PYTHON ?= python3
+SOURCE ?=
+TABLE ?=
+ARGS ?=
+
+BIN := .venv/bin
+CONSTRAINTS = constraints/py$(shell $(BIN)/python -c 'import sys; print("%d%d" % sys.version_info[:2])').txt
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input
+PINS := pyproject.toml $(wildcard constraints/*.txt)
+
+.PHONY: help setup ingest test lint types bench lock clean
+
+help:
+	@echo "make ingest [SOURCE=folder|glob|URI] [TABLE=folder|URI]   ingest documents (default: a small sample, made here)"
+	@echo "make setup     prepare .venv with the test tools"
+	@echo "make test      run the tests (ARGS='-k name' passes arguments to pytest)"
+	@echo "make lint      ruff, pyright, import contracts"
+	@echo "make bench     a ten-minute selection of the benchmarks, peers included"
+	@echo "make lock      resolve the pinned versions anew for the interpreter PYTHON"
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 13) else "needs Python 3.11 to 3.13, and %s is %d.%d: run make PYTHON=python3.12" % (sys.executable, *v))'
+	@$(PYTHON) -m venv .venv || { rm -rf .venv; echo "cannot create .venv: on Debian, 'apt-get install python3-venv' brings what is missing" >&2; exit 1; }
+
+.venv/.core: $(PINS) | .venv/bin/python
+	@echo "installing the pinned packages into .venv ..."
+	@$(INSTALL) -c $(CONSTRAINTS) -e .
+	@touch $@
+
+.venv/.test: $(PINS) | .venv/bin/python
+	@echo "installing the pinned packages and the test tools into .venv ..."
+	@$(INSTALL) -c $(CONSTRAINTS) -e '.[test]'
+	@touch .venv/.core $@
+
+.venv/.bench: $(PINS) | .venv/bin/python
+	@echo "installing the pinned packages and the peers into .venv ..."
+	@$(INSTALL) -c $(CONSTRAINTS) -e '.[bench]'
+	@touch .venv/.core $@
+
+setup: .venv/.test
+
+ingest: .venv/.core
+	@$(BIN)/python -m rayorch_flows.cli $(if $(SOURCE),ingest '$(SOURCE)',sample) $(if $(TABLE),--table '$(TABLE)') $(ARGS)
+
+test: .venv/.test
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: .venv/.test
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/lint-imports
+	@$(BIN)/pyright
+
+bench: .venv/.bench
+	@$(BIN)/python -m benchmarks selection $(ARGS)
+
+lock:
+	$(PYTHON) constraints/lock.py
+
+clean:
+	rm -rf .venv sample-corpus records
