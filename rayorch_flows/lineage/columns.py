@@ -1,0 +1,96 @@
+"""Handles of an argument for a list of Entities, resolved through the structure that lies over their holders."""
+
+from __future__ import annotations
+
+from rayorch_flows.lineage.causes import cause_of
+from rayorch_flows.lineage.facts import Microbatch
+from rayorch_flows.lineage.protocol import HOLE_BLOCK, MISSING_BLOCK, NOT_A_LIST, Column
+from rayorch_flows.program.outcomes import Hole, OutcomeCode
+from rayorch_flows.program.plan import PortKind
+
+_FAILING = (OutcomeCode.FAILED, OutcomeCode.SUPPRESSED)
+
+
+def empty_column(depth: int) -> Column:
+    return Column(depth, tuple([] for _ in range(depth)), [], [], [])
+
+
+def append(column: Column, microbatch: Microbatch, port: int, entities: list[int] | range) -> None:
+    """Append the values of ``port`` at ``entities``: Present ones, or Dropped ones (an optional argument: MISSING)."""
+    outcome = microbatch.ports[port].outcome
+    if all(outcome[entity] == OutcomeCode.PRESENT for entity in entities):
+        _append(column, microbatch, port, entities, 0)
+        return
+    for entity in entities:
+        if outcome[entity] == OutcomeCode.PRESENT:
+            _append(column, microbatch, port, (entity,), 0)
+        else:
+            _leaf(column, 0, MISSING_BLOCK, 0)
+
+
+def _append(
+    column: Column,
+    microbatch: Microbatch,
+    port: int,
+    entities: list[int] | range | tuple[int, ...],
+    level: int,
+) -> None:
+    spec = microbatch.index.plan.ports[port]
+    match spec.kind:
+        case PortKind.SOURCE | PortKind.CALL | PortKind.EXPAND:
+            items = microbatch.ports[port]
+            block, row = items.block, items.row
+            column.blocks.extend([block[entity] for entity in entities])
+            column.rows.extend([row[entity] for entity in entities])
+        case PortKind.FILTER:
+            _append(column, microbatch, spec.inputs[0], entities, level)
+        case PortKind.BROADCAST:
+            source = spec.inputs[0]
+            above = microbatch.index.plan.ports[source].domain
+            ancestors = [microbatch.ancestor(spec.domain, entity, above) for entity in entities]
+            _append(column, microbatch, source, ancestors, level)
+        case PortKind.REDUCE:
+            value, members = spec.inputs
+            domain = microbatch.domains[microbatch.index.plan.ports[value].domain]
+            outcomes = microbatch.ports[members].outcome
+            survivors: list[int] = []
+            for parent in entities:
+                before = len(survivors)
+                survivors += [c for c in domain.children(parent) if outcomes[c] == OutcomeCode.PRESENT]
+                column.lengths[level].append(len(survivors) - before)
+            _append(column, microbatch, value, survivors, level + 1)
+        case PortKind.SETTLE:
+            _append_settled(column, microbatch, spec.inputs[0], entities, level)
+
+
+def _append_settled(
+    column: Column,
+    microbatch: Microbatch,
+    source: int,
+    entities: list[int] | range | tuple[int, ...],
+    level: int,
+) -> None:
+    """Values where the settled Item is Present, holes where it failed, in order."""
+    outcome = microbatch.ports[source].outcome
+    run: list[int] = []
+    for entity in entities:
+        if outcome[entity] not in _FAILING:
+            run.append(entity)
+            continue
+        if run:
+            _append(column, microbatch, source, run, level)
+            run = []
+        cause = cause_of(microbatch, source, entity)
+        assert cause is not None
+        column.holes.append(Hole(cause.kind, cause.message))
+        _leaf(column, level, HOLE_BLOCK, len(column.holes) - 1)
+    if run:
+        _append(column, microbatch, source, run, level)
+
+
+def _leaf(column: Column, level: int, block: int, row: int) -> None:
+    """One leaf at ``level``, in place of a list where the column has lists there."""
+    if level < column.depth:
+        column.lengths[level].append(NOT_A_LIST)
+    column.blocks.append(block)
+    column.rows.append(row)

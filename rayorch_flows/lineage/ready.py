@@ -1,0 +1,149 @@
+"""The ready queue of one Call in one microbatch: first in, first out, kept as runs of siblings.
+
+Grains that become ready in one step and share a parent form a run, with one sequence number. Runs leave in the order
+of their numbers, so the queue is a FIFO, and a range of a thousand siblings costs as much as one Grain.
+
+Slow start (ours): each parent has a window of dispatched but uncommitted Grains that grows by one with every commit.
+A parent whose window is full is set aside, and the Grains behind it go first.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+ROOT_PARENT = -1
+"""The parent of every root Entity's Grain: it has no window."""
+
+
+class Run(NamedTuple):
+    sequence: int
+    grains: Sequence[int]
+
+
+class ReadyQueue:
+    """Ready Grains of one Call and microbatch, by parent. ``window``: first window w0, 0 without slow start."""
+
+    __slots__ = ("_flying", "_held", "_order", "_runs", "_window", "_windows", "parent_bound", "size")
+
+    def __init__(self, *, window: int, parent_bound: bool) -> None:
+        self.parent_bound = parent_bound
+        self.size = 0
+        self._window = window
+        self._runs: dict[int, deque[Run]] = {}
+        self._order: list[tuple[int, int]] = []
+        self._held: dict[int, None] = {}
+        self._flying: dict[int, int] = {}
+        self._windows: dict[int, int] = {}
+
+    def push(self, parent: int, sequence: int, grains: Sequence[int]) -> None:
+        """Append a run of siblings; ``sequence`` must not decrease from push to push."""
+        self.size += len(grains)
+        runs = self._runs.get(parent)
+        if runs is not None:
+            runs.append(Run(sequence, grains))
+            return
+        self._runs[parent] = deque((Run(sequence, grains),))
+        heappush(self._order, (sequence, parent))
+
+    def oldest(self) -> int | None:
+        """Sequence number of the oldest ready Grain, held ones included."""
+        numbers = [self._runs[parent][0].sequence for parent in self._held]
+        self._drop_stale()
+        if self._order:
+            numbers.append(self._order[0][0])
+        return min(numbers, default=None)
+
+    def take(self, limit: int, *, ignore_windows: bool) -> list[int]:
+        """Remove up to ``limit`` Grains in FIFO order; with ``parent_bound`` all of them siblings.
+
+        ``ignore_windows`` serves the parents set aside once the others give nothing more.
+        """
+        taken: list[int] = []
+        while len(taken) < limit:
+            self._drop_stale()
+            if not self._order:
+                break
+            parent = self._order[0][1]
+            room = self._room(parent, limit - len(taken))
+            if room <= 0:
+                heappop(self._order)
+                self._held[parent] = None
+                continue
+            self._pull(parent, room, taken)
+            if self.parent_bound:
+                while parent in self._runs and (room := self._room(parent, limit - len(taken))) > 0:
+                    self._pull(parent, room, taken)
+                break
+        if ignore_windows and len(taken) < limit and not (self.parent_bound and taken):
+            self._take_held(limit, taken)
+        self.size -= len(taken)
+        return taken
+
+    def dispatched(self, parent: int, count: int) -> None:
+        """Count Grains of ``parent`` that left, by ``take`` or in a recovery group."""
+        if self._window and parent != ROOT_PARENT:
+            self._flying[parent] = self._flying.get(parent, 0) + count
+
+    def returned(self, parent: int, count: int, committed: int) -> None:
+        """Count Grains of ``parent`` that came back, ``committed`` of them with an accepted Report."""
+        if not self._window or parent == ROOT_PARENT:
+            return
+        self._flying[parent] = self._flying.get(parent, 0) - count
+        self._windows[parent] = self._windows.get(parent, self._window) + committed
+        if parent in self._held:
+            del self._held[parent]
+            heappush(self._order, (self._runs[parent][0].sequence, parent))
+
+    def forget(self, parent: int) -> None:
+        """A barrier: drop every queued Grain of ``parent``."""
+        runs = self._runs.pop(parent, None)
+        if runs:
+            self.size -= sum(len(run.grains) for run in runs)
+        self._held.pop(parent, None)
+
+    def queued(self) -> list[int]:
+        """Every queued Grain, in no particular order (for checks)."""
+        return [grain for runs in self._runs.values() for run in runs for grain in run.grains]
+
+    def _room(self, parent: int, limit: int) -> int:
+        if not self._window or parent == ROOT_PARENT:
+            return limit
+        return min(limit, self._windows.get(parent, self._window) - self._flying.get(parent, 0))
+
+    def _drop_stale(self) -> None:
+        """Heap entries of parents that a barrier removed, or whose head moved on, go when they come up."""
+        while self._order:
+            sequence, parent = self._order[0]
+            runs = self._runs.get(parent)
+            if runs is not None and runs[0].sequence == sequence and parent not in self._held:
+                return
+            heappop(self._order)
+
+    def _pull(self, parent: int, count: int, taken: list[int]) -> None:
+        """Move up to ``count`` Grains of the head run of ``parent`` to ``taken``."""
+        runs = self._runs[parent]
+        sequence, grains = runs[0]
+        part = grains[:count]
+        taken.extend(part)
+        self.dispatched(parent, len(part))
+        if len(part) < len(grains):
+            runs[0] = Run(sequence, grains[len(part) :])
+            return
+        runs.popleft()
+        if not runs:
+            del self._runs[parent]
+        elif parent not in self._held:
+            heappush(self._order, (runs[0].sequence, parent))
+
+    def _take_held(self, limit: int, taken: list[int]) -> None:
+        """Serve the parents set aside, oldest first, windows ignored."""
+        for parent in sorted(self._held, key=lambda p: self._runs[p][0].sequence):
+            while parent in self._runs and len(taken) < limit:
+                self._pull(parent, limit - len(taken), taken)
+            if parent not in self._runs:
+                del self._held[parent]
+            if len(taken) >= limit or self.parent_bound:
+                return

@@ -1,0 +1,151 @@
+"""Which ready Grains leave together: FIFO across microbatches, slow start, the shrinking tail, the byte budget."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rayorch_flows.lineage.facts import CallState, Microbatch
+from rayorch_flows.lineage.index import PlanIndex
+from rayorch_flows.lineage.tables import Phase
+from rayorch_flows.program.plan import Batching, Options
+
+
+@dataclass(slots=True)
+class CallHistory:
+    """What a Call has cost so far, over all microbatches: for the estimate of what a Grain will add to the budget."""
+
+    rows: int = 0
+    nbytes: int = 0
+
+    def mean_bytes(self) -> float | None:
+        return self.nbytes / self.rows if self.rows else None
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Grains of one Call to dispatch together, by microbatch, in the order in which they leave."""
+
+    call: int
+    groups: tuple[tuple[Microbatch, list[int]], ...]
+
+
+def reserve(
+    index: PlanIndex,
+    microbatches: Sequence[Microbatch],
+    live_bytes: Sequence[int],
+    history: Sequence[CallHistory],
+    module: int,
+    *,
+    idle: bool,
+    workers: int,
+) -> Reservation | None:
+    """The next dispatch batch of one module's actors, or None; ``microbatches`` in order of admission.
+
+    Calls that share the module take turns by oldest ready Grain. The Grains are removed from their queues.
+    """
+    options = index.plan.modules[module].options
+    active = [m for m in microbatches if not m.paused]
+    for call in _by_age(index, active, module):
+        for urgent in (True, False):
+            if (group := _recovery_group(active, call, urgent=urgent)) is not None:
+                return Reservation(call, (group,))
+            if not urgent:
+                break
+            limit = _limit(index, active, live_bytes, history, options, call, workers)
+            if limit and (groups := _fill(active, options, call, limit, idle=idle)):
+                return Reservation(call, groups)
+    return None
+
+
+def _by_age(index: PlanIndex, active: Sequence[Microbatch], module: int) -> list[int]:
+    """Calls of the module that have ready Grains, the one with the oldest first."""
+    calls = [c for c in index.module_calls[module] if any(m.calls[c].ready for m in active)]
+    if len(calls) < 2:
+        return calls
+    ages: dict[int, int] = {}
+    for call in calls:
+        oldest = [n for m in active if (n := m.calls[call].queue.oldest()) is not None]
+        ages[call] = min(oldest, default=0)
+    return sorted(calls, key=ages.__getitem__)
+
+
+def _recovery_group(active: Sequence[Microbatch], call: int, *, urgent: bool) -> tuple[Microbatch, list[int]] | None:
+    """The next exact group of a recovery queue, less the Grains that a barrier has sealed since."""
+    for microbatch in active:
+        state = microbatch.calls[call]
+        groups = state.urgent if urgent else state.tail
+        while groups:
+            group = groups.popleft()
+            left = [grain for grain in group if state.phase[grain] == Phase.READY]
+            if left:
+                return microbatch, left
+    return None
+
+
+def _fill(
+    active: Sequence[Microbatch], options: Options, call: int, limit: int, *, idle: bool
+) -> tuple[tuple[Microbatch, list[int]], ...]:
+    """Up to ``limit`` Grains: the oldest microbatch first, filled up from the next; siblings only if parent-bound."""
+    for ignore_windows in (False, True) if idle else (False,):
+        groups: list[tuple[Microbatch, list[int]]] = []
+        room = limit
+        for microbatch in active:
+            queue = microbatch.calls[call].queue
+            if queue.size and (grains := queue.take(room, ignore_windows=ignore_windows)):
+                groups.append((microbatch, grains))
+                room -= len(grains)
+                if not room or options.batching is Batching.PARENT_BOUND:
+                    break
+        if groups:
+            return tuple(groups)
+    return ()
+
+
+def _limit(
+    index: PlanIndex,
+    active: Sequence[Microbatch],
+    live_bytes: Sequence[int],
+    history: Sequence[CallHistory],
+    options: Options,
+    call: int,
+    workers: int,
+) -> int:
+    """How many Grains may leave now: the batch size, less at the tail, less under the byte budget."""
+    limit = options.batch_size
+    queued = sum(m.calls[call].queue.size for m in active)
+    if queued < limit * workers and options.batching is Batching.ELASTIC and not _more_to_come(index, active, call):
+        limit = min(limit, -(-queued // workers))
+    if options.max_ready_bytes:
+        limit = min(limit, _byte_room(index, active, live_bytes, history, options, call))
+    return limit
+
+
+def _more_to_come(index: PlanIndex, active: Sequence[Microbatch], call: int) -> bool:
+    """Whether unfinished Grains upstream can still make this Call work."""
+    return any(microbatch.calls[upstream].unsealed for microbatch in active for upstream in index.upstream[call])
+
+
+def _byte_room(
+    index: PlanIndex,
+    active: Sequence[Microbatch],
+    live_bytes: Sequence[int],
+    history: Sequence[CallHistory],
+    options: Options,
+    call: int,
+) -> int:
+    """Grains that fit into what is left of the budget; one is always allowed when nothing downstream can move."""
+    states = [m.calls[call] for m in active]
+    in_flight = sum(state.in_flight for state in states)
+    mean = history[call].mean_bytes()
+    if mean is None:
+        return 0 if in_flight else 1
+    room = int((options.max_ready_bytes - live_bytes[call]) / mean) - in_flight if mean else options.batch_size
+    if room > 0:
+        return room
+    stuck = not in_flight and not any(_moving(m.calls[d]) for m in active for d in index.downstream[call])
+    return 1 if stuck else 0
+
+
+def _moving(state: CallState) -> bool:
+    return bool(state.ready or state.in_flight)

@@ -1,0 +1,81 @@
+"""Who still needs which block, and how many bytes each Call has made that nobody has released."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rayorch_flows.lineage.facts import NO_BLOCK, Microbatch
+from rayorch_flows.lineage.index import Release
+from rayorch_flows.lineage.protocol import Block
+from rayorch_flows.program.plan import NO_ID
+
+
+class Retention:
+    """Reference counts of blocks. A block goes when no Item, and no Expansion to come, needs a row of it."""
+
+    __slots__ = ("_bytes", "_producer", "_refs", "live", "released")
+
+    def __init__(self, calls: int) -> None:
+        self._refs: dict[int, int] = {}
+        self._bytes: dict[int, int] = {}
+        self._producer: dict[int, int] = {}
+        self.live = [0] * calls
+        self.released: list[int] = []
+
+    def register(self, blocks: Iterable[Block], producer: int) -> None:
+        """Take charge of new blocks of Call ``producer`` (NO_ID: a source), with no reference yet."""
+        for block in blocks:
+            self._refs[block.id] = 0
+            self._bytes[block.id] = block.nbytes
+            self._producer[block.id] = producer
+            if producer != NO_ID:
+                self.live[producer] += block.nbytes
+
+    def add(self, block: int, count: int = 1) -> None:
+        self._refs[block] += count
+
+    def drop(self, block: int, count: int = 1) -> None:
+        """Let go of ``count`` references; the last one releases the block."""
+        left = self._refs[block] - count
+        self._refs[block] = left
+        if left == 0:
+            self._release(block)
+
+    def settle(self, blocks: Iterable[Block]) -> None:
+        """Release those new blocks that got no reference (their rows were rejected, or nobody reads them)."""
+        for block in blocks:
+            if self._refs.get(block.id) == 0:
+                self._release(block.id)
+
+    def references(self) -> dict[int, int]:
+        """Live blocks and their reference counts (for checks)."""
+        return dict(self._refs)
+
+    def let_go(self, microbatch: Microbatch, releases: tuple[Release, ...], entities: list[int] | range) -> None:
+        """The consumers at ``entities`` need their inputs no more."""
+        for holder, down in ((r.holder, r.down) for r in releases):
+            state = microbatch.ports[holder]
+            left, block = state.left, state.block
+            for entity in microbatch.descendants(down, entities) if down else entities:
+                if left[entity]:
+                    left[entity] -= 1
+                    if not left[entity] and block[entity] != NO_BLOCK:
+                        self.drop(block[entity])
+                        block[entity] = NO_BLOCK
+
+    def let_go_all(self, microbatch: Microbatch, holder: int, entities: list[int] | range) -> None:
+        """Whatever still holds these Items, it is over."""
+        state = microbatch.ports[holder]
+        for entity in entities:
+            state.left[entity] = 0
+            if state.block[entity] != NO_BLOCK:
+                self.drop(state.block[entity])
+                state.block[entity] = NO_BLOCK
+
+    def _release(self, block: int) -> None:
+        del self._refs[block]
+        producer = self._producer.pop(block)
+        nbytes = self._bytes.pop(block)
+        if producer != NO_ID:
+            self.live[producer] -= nbytes
+        self.released.append(block)
