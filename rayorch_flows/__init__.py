@@ -1,0 +1,102 @@
+"""rayorch-flows: PDFs and videos into training records, with lineage, on Ray, watched in Prefect.
+
+A program needs this module only. Ray is imported when something runs, not before.
+"""
+
+from __future__ import annotations
+
+import importlib
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from rayorch_flows.errors import (
+    CompileError,
+    ExecutionError,
+    Fault,
+    InfrastructureError,
+    RayorchFlowsError,
+    SourceError,
+    TableError,
+    UsageError,
+)
+from rayorch_flows.program import functional as F
+from rayorch_flows.program.draw import Drawing
+from rayorch_flows.program.module import RayModule, function
+from rayorch_flows.program.outcomes import (
+    MISSING,
+    Cause,
+    CauseKind,
+    GroupFailure,
+    Hole,
+    ItemOutcome,
+    RecordFailure,
+)
+from rayorch_flows.program.pipeline import Pipeline
+from rayorch_flows.program.plan import Plan
+from rayorch_flows.program.ports import Port
+from rayorch_flows.program.recovery import RecoveryMode, RecoveryPolicy
+
+if TYPE_CHECKING:
+    from rayorch_flows.runtime.executor import Executor, run
+    from rayorch_flows.runtime.results import CallMetrics, OutputIssue, RunResult, SourceOutcome
+
+_LAZY = {
+    "CallMetrics": "rayorch_flows.runtime.results",
+    "Executor": "rayorch_flows.runtime.executor",
+    "OutputIssue": "rayorch_flows.runtime.results",
+    "RunResult": "rayorch_flows.runtime.results",
+    "SourceOutcome": "rayorch_flows.runtime.results",
+    "run": "rayorch_flows.runtime.executor",
+}
+
+__all__ = [
+    "MISSING",
+    "CallMetrics",
+    "Cause",
+    "CauseKind",
+    "CompileError",
+    "Drawing",
+    "ExecutionError",
+    "Executor",
+    "F",
+    "Fault",
+    "GroupFailure",
+    "Hole",
+    "InfrastructureError",
+    "ItemOutcome",
+    "OutputIssue",
+    "Pipeline",
+    "Plan",
+    "Port",
+    "RayModule",
+    "RayorchFlowsError",
+    "RecordFailure",
+    "RecoveryMode",
+    "RecoveryPolicy",
+    "RunResult",
+    "SourceError",
+    "SourceOutcome",
+    "TableError",
+    "UsageError",
+    "__version__",
+    "function",
+    "run",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        value = getattr(importlib.import_module(_LAZY[name]), name)
+    elif name == "__version__":
+        try:
+            value = metadata.version("rayorch-flows")
+        except metadata.PackageNotFoundError:
+            value = "0+unknown"
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,105 @@
+"""Pipeline: what a user subclasses. ``forward`` is traced once with symbolic Ports and never sees data."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from rayorch_flows.program.compiler import compile_trace
+from rayorch_flows.program.draw import Drawing, draw
+from rayorch_flows.program.plan import Plan, PortKind
+from rayorch_flows.program.ports import Port
+from rayorch_flows.program.trace import Trace
+from rayorch_flows.program.where import compile_error, definition_line
+
+if TYPE_CHECKING:
+    from rayorch_flows.runtime.results import RunResult
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class Pipeline:
+    """A program: modules as attributes, and ``forward``, which wires them.
+
+    Every positional parameter of ``forward`` is a source column; what it returns, a Port or a tuple of Ports, is the
+    output.
+    """
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Wires sources, Calls and ``F`` primitives; to be written by the subclass."""
+        raise NotImplementedError
+
+    def compile(self, *, optimize: bool = True) -> Plan:
+        """Traces ``forward`` and checks it. ``optimize`` is accepted for compatibility; there is one Plan either way."""
+        del optimize
+        trace = Trace(type(self).__qualname__.rpartition(".")[2], self)
+        names = _source_names(self)
+        with trace.activate():
+            where = definition_line(type(self).forward)
+            sources = [
+                trace.add_port(PortKind.SOURCE, 0, name, index=i, where=where) for i, name in enumerate(names)
+            ]
+            try:
+                returned = self.forward(*sources)
+            except RecursionError:
+                raise compile_error(
+                    f"{trace.program}.forward() does not end",
+                    "A program is finite: forward() may not call itself without a bound.",
+                    where,
+                ) from None
+            return compile_trace(trace, returned, where)
+
+    def draw(self, format: Literal["text", "mermaid"] | None = None) -> Drawing:
+        """The compiled graph with Domains as nested frames. A Drawing is a str with ``.text`` and ``.mermaid``;
+        ``format`` says which of the two the str itself holds (default: the text)."""
+        return draw(self.compile(), format)
+
+    def run(
+        self,
+        *source_columns: Sequence[Any],
+        input_batch_size: int | None = None,
+        max_active_input_batches: int = 1,
+        address: str | None = None,
+        ray_init_kwargs: dict[str, Any] | None = None,
+    ) -> RunResult:
+        """Runs the program once on row-aligned columns, with actors that live only for this run."""
+        # Looked up by name: this room must not import the runtime, which imports Ray.
+        run = importlib.import_module("rayorch_flows.runtime.executor").run
+        return run(
+            self,
+            *source_columns,
+            input_batch_size=input_batch_size,
+            max_active_input_batches=max_active_input_batches,
+            address=address,
+            ray_init_kwargs=ray_init_kwargs,
+        )
+
+
+def _source_names(pipeline: Pipeline) -> list[str]:
+    kind = type(pipeline)
+    where = definition_line(kind.forward) if kind.forward is not Pipeline.forward else None
+    if kind.forward is Pipeline.forward:
+        raise compile_error(
+            f"{kind.__name__} has no forward()", "Write forward(self, docs) and return the Port of the result.", where
+        )
+    parameters = list(inspect.signature(pipeline.forward).parameters.values())
+    for parameter in parameters:
+        if parameter.kind not in _POSITIONAL:
+            raise compile_error(
+                f"{kind.__name__}.forward has the parameter {str(parameter)!r}, and each of its parameters is "
+                "one source column",
+                "Give forward() plain positional parameters; put settings into __init__.",
+                where,
+            )
+    if not parameters:
+        raise compile_error(
+            f"{kind.__name__}.forward has no source",
+            "Give it a parameter for each source column: forward(self, docs).",
+            where,
+        )
+    return [parameter.name for parameter in parameters]
+
+
+__all__ = ["Pipeline", "Port"]
