@@ -22,11 +22,11 @@ NO_BLOCK = -3
 
 
 class Piece(NamedTuple):
-    """``count`` consecutive rows of a block, from ``first``."""
+    """``rows`` consecutive rows of a block, from ``first``."""
 
     block: int
     first: int
-    count: int
+    rows: int
 
 
 @dataclass(slots=True)
@@ -83,8 +83,8 @@ class DomainState:
 @dataclass(slots=True)
 class PortState:
     """Items of one Port. ``block``, ``row`` and ``left`` (consumers that still need the payload) are filled for
-    holders only; ``lengths``, ``pieces`` (where the list elements lie) and ``element_mask`` for Ports that are expanded,
-    ``mask`` for Ports that are masks, ``blamed`` for Items that failed by themselves or by a barrier."""
+    holders only; ``lengths``, ``pieces`` (where the list elements lie) and ``element_mask`` for expanded Ports, ``mask``
+    for Ports that are masks, ``blamed`` for Items that failed by themselves or by a barrier."""
 
     outcome: bytearray = field(default_factory=bytearray)
     block: array[int] = field(default_factory=lambda: array("q"))

@@ -77,6 +77,7 @@ class Machine:
         self._history = [CallHistory() for _ in plan.calls]
         self._batch_id = 0
         self._admitted = 0
+        self.draining = True  # set to False while more microbatches are about to be admitted: batches then stay full
         self._instructions: list[Instruction] = []
 
     # Events
@@ -110,6 +111,7 @@ class Machine:
             module,
             idle=idle,
             workers=workers,
+            draining=self.draining,
         )
         return self._dispatch(module, reservation) if reservation else None
 
@@ -166,7 +168,7 @@ class Machine:
         if state.taken[row]:
             return
         state.taken[row] = 1
-        self._retention.let_go(state, self.index.output_releases, (row,))
+        self._retention.let_go(state, self.index.output_releases, [row])
         holders = self._holders() if state.sweep[row] else self.index.pinned
         for port in holders:
             path = self.index.domain_path[self.plan.ports[port].domain]

@@ -251,9 +251,10 @@ class Propagation:
             return
         lengths = [microbatch.ports[self.plan.ports[group].holder].lengths[parent] for group in groups]
         if len(set(lengths)) > 1:
+            names = [self.plan.ports[group].name for group in groups]
             state.blamed[parent] = Cause(
                 CauseKind.CONTRACT,
-                f"expand_aligned needs lists of one length, but {[self.plan.ports[g].name for g in groups]} have {lengths}",
+                f"expand_aligned needs lists of one length, but {names} have {lengths}",
                 domain=self.plan.domains[self.plan.domains[domain].parent].name,
                 ordinals=microbatch.ordinals(self.plan.domains[domain].parent, parent),
             )

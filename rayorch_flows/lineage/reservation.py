@@ -30,6 +30,15 @@ class Reservation:
     groups: tuple[tuple[Microbatch, list[int]], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    """Who asks: an actor that holds no batch (``idle``), one of ``workers``; ``draining``: no microbatch is to come."""
+
+    idle: bool
+    workers: int
+    draining: bool
+
+
 def reserve(
     index: PlanIndex,
     microbatches: Sequence[Microbatch],
@@ -39,6 +48,7 @@ def reserve(
     *,
     idle: bool,
     workers: int,
+    draining: bool,
 ) -> Reservation | None:
     """The next dispatch batch of one module's actors, or None; ``microbatches`` in order of admission.
 
@@ -52,7 +62,7 @@ def reserve(
                 return Reservation(call, (group,))
             if not urgent:
                 break
-            limit = _limit(index, active, live_bytes, history, options, call, workers)
+            limit = _limit(index, active, live_bytes, history, call, _Asking(idle, workers, draining))
             if limit and (groups := _fill(active, options, call, limit, idle=idle)):
                 return Reservation(call, groups)
     return None
@@ -107,16 +117,21 @@ def _limit(
     active: Sequence[Microbatch],
     live_bytes: Sequence[int],
     history: Sequence[CallHistory],
-    options: Options,
     call: int,
-    workers: int,
+    asking: _Asking,
 ) -> int:
-    """How many Grains may leave now: the batch size, less at the tail, less under the byte budget."""
+    """How many Grains may leave now: the batch size, less at the tail, less under the byte budget.
+
+    At the tail, when nothing upstream can add to a queue that no longer fills every actor, the rest is dealt out in
+    equal shares, to idle actors only: all of them finish together, and nothing waits behind a running batch.
+    """
+    options = index.plan.modules[index.plan.calls[call].module].options
     limit = options.batch_size
-    queued = sum(m.calls[call].queue.size for m in active)
-    if queued < limit * workers and options.batching is Batching.ELASTIC and not _more_to_come(index, active, call):
-        limit = min(limit, -(-queued // workers))
-    if options.max_ready_bytes:
+    if options.batching is Batching.ELASTIC and asking.draining:
+        queued = sum(m.calls[call].queue.size for m in active)
+        if queued < limit * asking.workers and not _more_to_come(index, active, call):
+            limit = min(limit, -(-queued // asking.workers)) if asking.idle else 0
+    if limit and options.max_ready_bytes:
         limit = min(limit, _byte_room(index, active, live_bytes, history, options, call))
     return limit
 

@@ -64,7 +64,7 @@ EVENT_TABLES: Final[dict[GrainEvent, bytes]] = {event: _event_table(event) for e
 
 
 def move(phases: bytearray, grains: Iterable[int], event: GrainEvent) -> None:
-    """Apply ``event`` to every Grain of ``grains``; raise IllegalTransition, with nothing changed, if one forbids it."""
+    """Apply ``event`` to every Grain; raise IllegalTransition, with nothing changed, if one of them forbids it."""
     table = EVENT_TABLES[event]
     if isinstance(grains, range) and grains.step == 1:
         moved = phases[grains.start : grains.stop].translate(table)
