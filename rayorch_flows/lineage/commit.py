@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import replace
 from itertools import groupby
 
@@ -49,7 +50,8 @@ def commit_segment(
             if state.phase[grains[position]] == Phase.IN_FLIGHT:
                 _fail(propagation, microbatch, call, grains[position], failure)
         accepted = [p for p in accepted if first_row + p not in failures and state.phase[grains[p]] == Phase.IN_FLIGHT]
-    _count_back(microbatch, call, segment, accepted)
+    everyone = len(accepted) == len(grains)
+    count_back(microbatch, call, grains, range(len(grains)) if everyone else set(accepted))
     if not accepted:
         return
     present = as_range([grains[position] for position in accepted])
@@ -82,22 +84,16 @@ def _fail(propagation: Propagation, microbatch: Microbatch, call: int, grain: in
         propagation.barrier(microbatch, call, microbatch.domains[domain].parent[grain], cause)
 
 
-def _count_back(microbatch: Microbatch, call: int, segment: Segment, committed: list[int]) -> None:
-    """Tell the slow-start windows which siblings came back, and how many of them with a value."""
+def count_back(microbatch: Microbatch, call: int, grains: list[int], committed: Container[int]) -> None:
+    """Tell the slow-start windows which siblings came back, and how many of them (by position) with a value."""
     domain = microbatch.index.plan.calls[call].domain
     if domain == ROOT:
         return
     queue = microbatch.calls[call].queue
     parents = microbatch.domains[domain].parent
-    good = None if len(committed) == len(segment.grains) else set(committed)
-    rows = [(parents[grain], position) for position, grain in enumerate(segment.grains)]
-    for parent, group in groupby(rows, key=_parent_of):
-        members = [position for _, position in group]
-        queue.returned(parent, len(members), len(members) if good is None else sum(p in good for p in members))
-
-
-def _parent_of(row: tuple[int, int]) -> int:
-    return row[0]
+    for parent, group in groupby(range(len(grains)), key=lambda position: parents[grains[position]]):
+        positions = list(group)
+        queue.returned(parent, len(positions), sum(position in committed for position in positions))
 
 
 class PlacedOutputs:

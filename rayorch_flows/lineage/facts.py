@@ -82,9 +82,12 @@ class DomainState:
 
 @dataclass(slots=True)
 class PortState:
-    """Items of one Port. ``block``, ``row`` and ``left`` (consumers that still need the payload) are filled for
-    holders only; ``lengths``, ``pieces`` (where the list elements lie) and ``element_mask`` for expanded Ports, ``mask``
-    for Ports that are masks, ``blamed`` for Items that failed by themselves or by a barrier."""
+    """Items of one Port.
+
+    ``block``, ``row`` and ``left`` (consumers that still need the payload) are filled for holders only; ``lengths``,
+    ``pieces`` (where the list elements lie) and ``element_mask`` for expanded Ports; ``mask`` for Ports that are masks;
+    ``blamed`` for Items that failed by themselves or by a barrier.
+    """
 
     outcome: bytearray = field(default_factory=bytearray)
     block: array[int] = field(default_factory=lambda: array("q"))

@@ -21,6 +21,7 @@ from rayorch_flows.lineage.commit import (
     as_range,
     blame,
     commit_segment,
+    count_back,
     place_items,
 )
 from rayorch_flows.lineage.facts import Microbatch
@@ -280,7 +281,7 @@ class Machine:
         call = batch.call
         calls = state.calls[call]
         grains = [segment.grains[position] for position in accepted_rows(state, call, segment)]
-        self._count_back(state, call, segment.grains)
+        count_back(state, call, segment.grains, ())
         if not grains:
             return
         mixed = len(batch.segments) > 1
@@ -326,13 +327,6 @@ class Machine:
             calls.tail.append(grains)
         else:
             calls.tail.extend(halves(grains))
-
-    def _count_back(self, state: Microbatch, call: int, grains: list[int]) -> None:
-        domain = self.plan.calls[call].domain
-        if domain != ROOT:
-            parents = state.domains[domain].parent
-            for grain in grains:
-                state.calls[call].queue.returned(parents[grain], 1, 0)
 
     def _current(self, segment: Segment) -> Microbatch | None:
         """The microbatch of a segment, if the attempt that dispatched it is still the current one."""
