@@ -1,0 +1,220 @@
+"""The Ray cluster that the flows use: the given one, or an embedded one that ends with the process that started it.
+
+A RayTaskRunner that calls ``ray.init`` shuts Ray down under its sibling flows, so the process connects once, here,
+before any task runner starts. It does so in a thread of its own that lives as long as the connection: Ray's processes
+are tied to the thread that started them, and outside the main thread Ray leaves the signal handlers alone.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import shutil
+import socket
+import tempfile
+import threading
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from rayorch_flows.errors import InfrastructureError
+from rayorch_flows.orchestration import processes
+from rayorch_flows.orchestration.processes import ProcessId
+from rayorch_flows.orchestration.settings import ANSWER_TIMEOUT_S, Home, given_ray_address
+
+NAMESPACE: Final = "rayorch-flows"
+_OBJECT_STORE_BYTES: Final = 400_000_000
+_lock: Final = threading.Lock()
+_connection: Connection | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterInfo:
+    """The cluster this process is connected to."""
+
+    address: str
+    namespace: str
+    dashboard_url: str
+    embedded: bool
+
+
+class Connection:
+    """One connection to Ray, made and ended in its own thread."""
+
+    def __init__(self, home: Home, address: str | None) -> None:
+        self._home = home
+        self._address = address
+        self._end = threading.Event()
+        self._session: Path | None = None
+        self._info: Future[ClusterInfo] = Future()
+        self._thread = threading.Thread(target=self._main, name="ray-connection", daemon=True)
+        self._thread.start()
+
+    def info(self) -> ClusterInfo:
+        return self._info.result()
+
+    def close(self) -> None:
+        self._end.set()
+        self._thread.join(timeout=30)
+
+    def _main(self) -> None:
+        try:
+            info = self._embedded() if self._address is None else self._given(self._address)
+        except BaseException as error:
+            self._forget_session()
+            self._info.set_exception(error)
+            return
+        self._info.set_result(info)
+        self._end.wait()
+        import ray
+
+        ray.shutdown()
+        self._forget_session()
+
+    def _embedded(self) -> ClusterInfo:
+        clean_sessions(self._home)
+        os.environ["RAY_AUTH_MODE"] = "token"
+        os.environ["RAY_AUTH_TOKEN_PATH"] = str(_token_file(self._home))
+        os.environ.pop("RAY_AUTH_TOKEN", None)
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        directory = Path(tempfile.mkdtemp(prefix="rayorch-"))
+        self._session = self._home.ray_sessions / f"{os.getpid()}.json"
+        self._session.write_text(json.dumps(asdict(ProcessId.current()) | {"directory": str(directory)}))
+        return self._init(
+            address="local",
+            object_store_memory=_OBJECT_STORE_BYTES,
+            include_dashboard=False,
+            _node_ip_address="127.0.0.1",
+            _temp_dir=str(directory),
+        )
+
+    def _given(self, address: str) -> ClusterInfo:
+        _expect_listener(address)
+        return self._init(address=address, runtime_env=worker_environment())
+
+    def _init(self, **options: Any) -> ClusterInfo:
+        import ray
+
+        try:
+            context: Any = ray.init(
+                namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR, **options
+            )
+        except Exception as error:
+            raise InfrastructureError(
+                f"cannot use the Ray cluster at {self._address}: {error}"
+                if self._address
+                else f"the embedded Ray cluster did not start: {error}",
+                next_step="check RAY_ADDRESS and the cluster's token (RAY_AUTH_MODE, RAY_AUTH_TOKEN_PATH)"
+                if self._address
+                else "see the logs under the directory named above",
+            ) from error
+        return ClusterInfo(
+            address=ray.get_runtime_context().gcs_address,
+            namespace=NAMESPACE,
+            dashboard_url=f"http://{url}" if (url := getattr(context, "dashboard_url", None)) else "",
+            embedded=self._address is None,
+        )
+
+    def _forget_session(self) -> None:
+        if self._session is not None:
+            _remove_session(self._session)
+            self._session = None
+
+
+def connect(home: Home) -> ClusterInfo:
+    """Connect this process to Ray, once; later calls return the same connection."""
+    global _connection
+    with _lock:
+        if _connection is None:
+            connection = Connection(home, given_ray_address())
+            connection.info()
+            _connection = connection
+        return _connection.info()
+
+
+def worker_environment() -> dict[str, Any] | None:
+    """The ``runtime_env`` of actors on a given cluster; on the embedded one they inherit this process's."""
+    if given_ray_address() is None:
+        return None
+    names = ("PREFECT_API_URL", "PREFECT_API_KEY", "PREFECT_API_AUTH_STRING")
+    variables = {name: value for name in names if (value := os.environ.get(name))}
+    return {"env_vars": variables | {"PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false"}}
+
+
+def disconnect() -> None:
+    """Leave the cluster; the embedded one ends."""
+    global _connection
+    with _lock:
+        if _connection is not None:
+            _connection.close()
+            _connection = None
+
+
+def clean_sessions(home: Home) -> None:
+    """Remove what embedded clusters of killed processes left: their directories, and processes still tied to them."""
+    for record in home.ray_sessions.glob("*.json"):
+        try:
+            raw = json.loads(record.read_text())
+            owner = ProcessId(raw["pid"], raw["started"])
+            directory = str(raw["directory"])
+        except (OSError, ValueError, KeyError):
+            record.unlink(missing_ok=True)
+            continue
+        if not owner.alive():
+            for process in _processes_of(directory):
+                processes.stop(process, grace_s=2.0)
+            _remove_session(record)
+
+
+def _remove_session(record: Path) -> None:
+    try:
+        shutil.rmtree(json.loads(record.read_text())["directory"], ignore_errors=True)
+    except (OSError, ValueError, KeyError):
+        pass
+    record.unlink(missing_ok=True)
+
+
+def _processes_of(directory: str) -> list[ProcessId]:
+    """Processes whose command line names this private directory."""
+    found: list[ProcessId] = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if directory.encode() in entry.read_bytes():
+                found.append(ProcessId.of(int(entry.parent.name)))
+        except OSError:
+            continue
+    return found
+
+
+def _token_file(home: Home) -> Path:
+    """The embedded cluster's token, made at the first use, readable by its owner only."""
+    path = home.create().ray_token
+    if not path.exists():
+        temporary = path.with_suffix(f".{os.getpid()}")
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            file.write(secrets.token_hex(32))
+        os.replace(temporary, path)
+    return path
+
+
+def _expect_listener(address: str) -> None:
+    """Fail soon and clearly when nothing listens at the address; Ray itself would wait for minutes."""
+    if address == "auto":
+        return
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        raise InfrastructureError(
+            f"RAY_ADDRESS is {address!r}, which is no host:port",
+            next_step="give host:6379, or ray://host:10001 from outside the cluster",
+        )
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_TIMEOUT_S / 3).close()
+    except OSError as error:
+        raise InfrastructureError(
+            f"no Ray cluster answers at {address}: {error}",
+            next_step="start it, correct RAY_ADDRESS, or unset RAY_ADDRESS to use an embedded cluster",
+        ) from None

@@ -1,0 +1,243 @@
+"""The parent flow: what of a source is not in its table yet goes there, one flow run per microbatch."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from prefect import flow, get_run_logger
+from prefect.artifacts import (
+    acreate_markdown_artifact,
+    acreate_progress_artifact,
+    aupdate_progress_artifact,
+)
+from prefect.runtime import flow_run as current_flow_run
+from prefect.settings import PREFECT_UI_URL
+
+from rayorch_flows.errors import ExecutionError, UsageError
+from rayorch_flows.orchestration import cluster, events, progress
+from rayorch_flows.orchestration.microbatch import MicrobatchFailed, ingest_microbatch
+from rayorch_flows.orchestration.prepared import PreparedFlow, prepare
+from rayorch_flows.orchestration.progress import Board, current_board, showing
+from rayorch_flows.orchestration.report import ingest_report
+from rayorch_flows.orchestration.settings import home
+from rayorch_flows.orchestration.summary import IngestSummary, MicrobatchSummary
+from rayorch_flows.records.lifecycle import IngestPlan, plan_ingest
+from rayorch_flows.records.manifest import Manifest
+from rayorch_flows.records.planning import Retry
+from rayorch_flows.records.source import list_sources
+from rayorch_flows.records.table import RecordTable
+
+PROGRESS_EVERY_S: Final = 4.0
+
+
+class IngestFailed(ExecutionError):
+    """The ingest ended without what was asked for; ``summary`` says what it did."""
+
+    def __init__(self, message: str, summary: IngestSummary) -> None:
+        super().__init__(message)
+        self.summary = summary
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return IngestFailed, (self.message, self.summary)
+
+
+def _run_name() -> str:
+    parameters: dict[str, Any] = current_flow_run.parameters or {}
+    source, table = (str(parameters.get(name, "")).rstrip("/") for name in ("source", "table"))
+    return f"{source.rpartition('/')[2] or source} into {table.rpartition('/')[2] or table}"
+
+
+@flow(name="ingest", flow_run_name=_run_name, persist_result=False)
+async def ingest(
+    source: str,
+    table: str,
+    flow: str = "pdf",
+    microbatch_size: int = 32,
+    concurrency: int = 2,
+    limit: int | None = None,
+    max_failed: int | None = None,
+    retry: Retry = Retry.NONE,
+) -> IngestSummary:
+    """Ingest a folder, a glob or a URI into a record table. What the table holds already is left alone.
+
+    Args:
+        source: A folder, a glob, a file, or a URI that fsspec understands.
+        table: The record table, a folder or URI; it is made if it is not there.
+        flow: The flow definition, by the name of an installed one or as path.py:NAME.
+        microbatch_size: The most source items that go into one microbatch, which is one flow run.
+        concurrency: How many microbatches run at once.
+        limit: Ingest at most so many source items now.
+        max_failed: The error budget: the run fails when more source items than this failed.
+        retry: Which failed rows of the table to try again: none, retryable or failed.
+    """
+    _check(microbatch_size=microbatch_size, concurrency=concurrency, limit=limit, max_failed=max_failed)
+    began = time.monotonic()
+    board = current_board() or Board(tell=lambda line: None)
+    say = _Story(board)
+    prepared = await asyncio.to_thread(prepare, flow)
+    board.stage = "listing sources"
+    record_table = RecordTable(table, prepared.definition.record, flow=prepared.definition.name)
+    problems: list[str] = []
+    work = await asyncio.to_thread(
+        _plan, record_table, source, prepared, microbatch_size, retry=retry, limit=limit, problems=problems
+    )
+    board.begin(prepared.child_noun, work.pending, work.unchanged)
+    _tell_work(say, work, problems)
+    summary = IngestSummary(
+        table=record_table.uri,
+        flow=prepared.definition.name,
+        sources=work.unchanged + work.pending,
+        unchanged=work.unchanged,
+        max_failed=max_failed,
+        flow_run_id=str(current_flow_run.id or ""),
+        ui=PREFECT_UI_URL.value() or "",
+    )
+    parts: list[MicrobatchSummary] = []
+    if work.microbatches:
+        board.stage = "starting Ray"
+        info = await asyncio.to_thread(cluster.connect, home())
+        say(f"Ray at {info.address}" + (" (embedded)" if info.embedded else ""))
+        board.stage = "ingesting"
+        with showing(board):
+            async with _progress_artifact(board):
+                parts = await _run_all(work, record_table.uri, prepared, flow, concurrency, say)
+    summary.add(parts)
+    summary.elapsed_s = round(time.monotonic() - began, 3)
+    await acreate_markdown_artifact(
+        ingest_report(summary, parts, summary.ui),
+        key="ingest-report",
+        description=f"{summary.present} present, {summary.failed} failed, {summary.unchanged} unchanged",
+    )
+    events.corpus_completed(summary)
+    board.stage = "done"
+    if summary.unaccounted:
+        raise IngestFailed(
+            f"{summary.unaccounted} of {summary.sources} sources are not in the table: {'; '.join(summary.errors)}",
+            summary,
+        )
+    if summary.over_budget:
+        raise IngestFailed(f"{summary.failed} sources failed, {max_failed} may", summary)
+    return summary
+
+
+class _Story:
+    """Says a line to the flow run's log and to whoever looks at the board."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self._logger = get_run_logger()
+
+    def __call__(self, line: str) -> None:
+        self._logger.info(line)
+        self._board.tell(line)
+
+
+def _check(**numbers: int | None) -> None:
+    for name, value in numbers.items():
+        least = 0 if name == "max_failed" else 1
+        if value is not None and value < least:
+            raise UsageError(f"{name} is {value}, it must be at least {least}")
+
+
+def _plan(
+    table: RecordTable,
+    source: str,
+    prepared: PreparedFlow,
+    size: int,
+    *,
+    retry: Retry,
+    limit: int | None,
+    problems: list[str],
+) -> IngestPlan:
+    return plan_ingest(
+        table,
+        list_sources(source, prepared.definition.patterns, problems=problems),
+        flow=prepared.definition.name,
+        semantic_fingerprint=prepared.fingerprint,
+        microbatch_size=size,
+        retry=retry,
+        limit=limit,
+    )
+
+
+def _tell_work(say: _Story, work: IngestPlan, problems: list[str]) -> None:
+    for problem in problems:
+        say(f"Not readable, left out: {problem}")
+    if not work.microbatches:
+        say(f"{work.listed} sources, all of them in the table already: nothing to run")
+        return
+    say(
+        f"{work.listed} sources, {work.unchanged} in the table already, {work.pending} to ingest in "
+        f"{len(work.microbatches)} microbatches" + (f", {work.adopted} of them left unfinished before" if work.adopted else "")
+    )
+
+
+async def _run_all(
+    work: IngestPlan, table: str, prepared: PreparedFlow, flow: str, concurrency: int, say: _Story
+) -> list[MicrobatchSummary]:
+    """Every manifest as a flow run of its own, no more than ``concurrency`` at once."""
+    turns = asyncio.Semaphore(concurrency)
+
+    async def run(manifest: Manifest) -> MicrobatchSummary:
+        async with turns:
+            part = await _run_one(table, manifest, flow)
+        name = part.microbatch[:10]
+        if part.committed:
+            say(
+                f"Microbatch {name}: {part.present} present, {part.failed} failed, {part.dropped} dropped, "
+                f"{part.children} {prepared.child_noun} in {part.elapsed_s:.1f} s"
+            )
+        else:
+            say(f"Microbatch {name} is not committed: {part.error}")
+        return part
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(run(manifest)) for manifest in work.microbatches]
+    return [task.result() for task in tasks]
+
+
+async def _run_one(table: str, manifest: Manifest, flow: str) -> MicrobatchSummary:
+    try:
+        state: Any = await ingest_microbatch(
+            table=table, flow=flow, microbatch=manifest.microbatch_id, return_state=True
+        )
+        result: Any = await state.aresult(raise_on_failure=False)
+    except Exception as error:
+        result = error
+    if isinstance(result, MicrobatchSummary):
+        return result
+    if isinstance(result, MicrobatchFailed):
+        return result.summary
+    return MicrobatchSummary(
+        microbatch=manifest.microbatch_id, sources=len(manifest.sources), error=str(result)
+    )
+
+
+@asynccontextmanager
+async def _progress_artifact(board: Board) -> AsyncGenerator[None]:
+    """The progress artifact of the whole ingest, updated at a steady pace while the microbatches run."""
+    began = time.monotonic()
+    artifact = await acreate_progress_artifact(0.0, key="ingest-progress", description="starting")
+
+    def words() -> str:
+        return progress.describe(board.total, time.monotonic() - began, board.child_noun)
+
+    async def keep_up() -> None:
+        while True:
+            await asyncio.sleep(PROGRESS_EVERY_S)
+            with contextlib.suppress(Exception):
+                await aupdate_progress_artifact(artifact, progress.percent(board.total), description=words())
+
+    keeper = asyncio.create_task(keep_up())
+    try:
+        yield
+        await aupdate_progress_artifact(artifact, progress.percent(board.total), description=words())
+    finally:
+        keeper.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await keeper

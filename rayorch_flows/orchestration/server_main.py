@@ -1,0 +1,50 @@
+"""The process of the embedded Prefect server: serves until it is told to stop, or until nobody uses it any more."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+from rayorch_flows.orchestration import server
+from rayorch_flows.orchestration.settings import Home
+
+CHECK_EVERY_S: Final = 2.0
+
+
+def watch_users(home: Home) -> None:
+    """End this process once the state names no living user of it, or another server."""
+    while True:
+        time.sleep(CHECK_EVERY_S)
+        with server.locked(home):
+            state = server.read_state(home)
+            mine = state is not None and state.process.pid == os.getpid()
+            if state is not None and mine and state.live_users():
+                continue
+            if mine:
+                server.write_state(home, None)
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
+
+
+def main(root: str, port: str) -> None:
+    home = Home(Path(root))
+    threading.Thread(target=watch_users, args=(home,), daemon=True).start()
+    import uvicorn
+    from prefect.server.api.server import create_app
+
+    uvicorn.run(
+        create_app(final=True),
+        host="127.0.0.1",
+        port=int(port),
+        log_level="warning",
+        timeout_graceful_shutdown=3,
+    )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:3])

@@ -1,0 +1,130 @@
+"""One microbatch as it lies beside the table: its manifest, what is staged of it, and its commit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, cast
+
+from rayorch_flows.errors import TableError
+from rayorch_flows.orchestration.prepared import PreparedFlow
+from rayorch_flows.orchestration.summary import FailureLine, MicrobatchSummary
+from rayorch_flows.program.outcomes import Cause, CauseKind, ItemOutcome
+from rayorch_flows.records.arrow import ArrowTable, pc
+from rayorch_flows.records.lifecycle import clean_up
+from rayorch_flows.records.manifest import Manifest
+from rayorch_flows.records.staging import Staged
+from rayorch_flows.records.table import RecordTable
+from rayorch_flows.runtime.host import MicrobatchSpec
+
+KEPT_FAILURES = 200
+_UNFINISHED = Cause(CauseKind.CANCELLED, "the engine ended before this source was finished", retryable=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """``rows``: the places in the manifest that still have to run."""
+
+    table: RecordTable
+    manifest: Manifest
+    rows: list[int]
+
+    @property
+    def microbatch(self) -> str:
+        return self.manifest.microbatch_id
+
+    @property
+    def total(self) -> int:
+        return len(self.manifest.sources)
+
+    @property
+    def staged(self) -> int:
+        return self.total - len(self.rows)
+
+    def spec(self) -> MicrobatchSpec:
+        """What the engine is asked to do."""
+        uris = self.manifest.uris
+        return MicrobatchSpec(
+            id=self.microbatch,
+            columns=([uris[row] for row in self.rows],),
+            rows=self.rows,
+            sink=self.table.sink(self.manifest),
+        )
+
+    def retryable(self) -> int:
+        """How many staged sources failed for a reason that may pass."""
+        return len(self._read().retryable)
+
+    def commit(self, summary: MicrobatchSummary, flow_run_id: str, attempt: int, aborted: Cause | None) -> None:
+        """Commit a row for every source, then forget what is staged; the summary gets the numbers."""
+        rows = self._read().complete(self.manifest, self.table.record_schema, attempt, aborted or _UNFINISHED)
+        self.table.commit(
+            rows,
+            microbatch_id=self.microbatch,
+            flow_run_id=flow_run_id,
+            semantic_fingerprint=self.manifest.semantic_fingerprint,
+        )
+        count_rows(rows, summary)
+        summary.committed = True
+        clean_up(self.table, self.manifest)
+
+    def _read(self) -> Staged:
+        return self.table.staging(self.manifest.semantic_fingerprint).read(self.microbatch)
+
+
+def open_unit(table: str, prepared: PreparedFlow, microbatch: str) -> Unit:
+    """Find the manifest and what is staged; blocking."""
+    record_table = RecordTable(table, prepared.definition.record, flow=prepared.definition.name)
+    manifest = record_table.manifests(prepared.fingerprint).read(microbatch)
+    if manifest is None:
+        raise TableError(
+            f"there is no manifest of microbatch {microbatch}",
+            where=record_table.uri,
+            next_step="it is committed already, or the flow has changed: run the ingest again",
+        )
+    staged = record_table.staging(prepared.fingerprint).read(microbatch)
+    return Unit(record_table, manifest, staged.missing(manifest))
+
+
+def count_rows(rows: ArrowTable, summary: MicrobatchSummary) -> None:
+    """Outcomes, children and failures of committed rows."""
+    outcomes = Counter(cast("list[str]", rows["outcome"].to_pylist()))
+    summary.present = outcomes[ItemOutcome.PRESENT]
+    summary.failed = outcomes[ItemOutcome.FAILED]
+    summary.dropped = outcomes[ItemOutcome.DROPPED]
+    summary.children = int(pc.sum(rows["n_children"]).as_py() or 0)
+    failures = list(_source_failures(rows))
+    summary.causes = dict(Counter(failure.cause_kind for failure in failures).most_common())
+    children = _child_failures(rows)
+    summary.children_failed = len(children)
+    summary.failures = [*failures, *children][:KEPT_FAILURES]
+
+
+def _source_failures(rows: ArrowTable) -> list[FailureLine]:
+    failed = rows.filter(pc.equal(rows["outcome"], ItemOutcome.FAILED.value)).select(["uri", "cause_kind", "cause"])
+    return [
+        FailureLine(uri=row["uri"], cause_kind=row["cause_kind"] or "", cause=row["cause"] or "")
+        for row in cast("list[dict[str, Any]]", failed.to_pylist())
+    ]
+
+
+def _child_failures(rows: ArrowTable) -> list[FailureLine]:
+    """Children that failed by themselves; those suppressed with them are in the table only."""
+    lists = rows["children"].combine_chunks()
+    children = pc.list_flatten(lists)
+    failed = pc.equal(pc.struct_field(children, "outcome"), ItemOutcome.FAILED.value)
+    parents = rows["uri"].combine_chunks().take(pc.list_parent_indices(lists).filter(failed))
+    return [
+        FailureLine(
+            uri=uri,
+            cause_kind=child["cause_kind"] or "",
+            cause=child["cause"] or "",
+            domain=child["domain"],
+            ordinals=tuple(child["ordinals"]),
+        )
+        for uri, child in zip(
+            cast("list[str]", parents.to_pylist()),
+            cast("list[dict[str, Any]]", children.filter(failed).to_pylist()),
+            strict=True,
+        )
+    ]
