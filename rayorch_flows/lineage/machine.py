@@ -46,7 +46,7 @@ from rayorch_flows.lineage.results import source_result
 from rayorch_flows.lineage.retention import Retention
 from rayorch_flows.lineage.tables import GrainEvent, move
 from rayorch_flows.program.outcomes import OUTCOMES, Cause, ItemOutcome, OutcomeCode
-from rayorch_flows.program.plan import NO_ID, ROOT, Plan
+from rayorch_flows.program.plan import NO_ID, Plan
 
 
 @dataclass(frozen=True, slots=True)
