@@ -10,7 +10,7 @@ nobody needs. There is no clock, no thread and no randomness here: equal events 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rayorch_flows.errors import ExecutionError
 from rayorch_flows.lineage import invariants
@@ -46,7 +46,7 @@ from rayorch_flows.lineage.results import source_result
 from rayorch_flows.lineage.retention import Retention
 from rayorch_flows.lineage.tables import GrainEvent, move
 from rayorch_flows.program.outcomes import OUTCOMES, Cause, ItemOutcome, OutcomeCode
-from rayorch_flows.program.plan import NO_ID, Plan
+from rayorch_flows.program.plan import NO_ID, ROOT, Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,8 +233,9 @@ class Machine:
         blocks = (*column.report.values, *column.report.elements)
         self._retention.register(blocks, NO_ID)
         failures = {failure.row: failure for failure in column.failures}
+        root = self.plan.domains[ROOT].name
         for row, failure in failures.items():
-            state.ports[port].blamed[row] = failure.cause
+            state.ports[port].blamed[row] = replace(failure.cause, domain=root)
         present = [row for row in range(state.rows) if row not in failures]
         if present:
             placed = PlacedOutputs((column.report,), failures, state.rows)
