@@ -1,0 +1,1 @@
+"""What lasts: the record table, staging of finished parents, discovery of sources, lineage queries."""
