@@ -37,6 +37,7 @@ from rayorch_flows.program.ports import Port
 from rayorch_flows.program.recovery import RecoveryMode, RecoveryPolicy
 
 if TYPE_CHECKING:
+    __version__: str
     from rayorch_flows.runtime.executor import Executor, run
     from rayorch_flows.runtime.results import CallMetrics, OutputIssue, RunResult, SourceOutcome
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
-from typing import Any
-
-import cloudpickle
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, cast
 
 from rayorch_flows.errors import CompileError
+from rayorch_flows.program import pickling
 from rayorch_flows.program.fingerprint import fingerprints
+from rayorch_flows.program.kinds import is_tuple
 from rayorch_flows.program.options import build_options
 from rayorch_flows.program.plan import (
     ROOT,
@@ -70,18 +70,21 @@ def compile_trace(trace: Trace, returned: Any, where: SourceLine | None) -> Plan
     )
 
 
+_MENDS: Final[Mapping[type[Any], str]] = {
+    type(None): "End forward() with: return self.last(x).",
+    list: "Return a tuple instead of a list: return a, b.",
+    dict: "Return a tuple of Ports, or let a last Call build the dict.",
+    OptionalPort: "Return the Port itself: F.optional is for a Call's argument.",
+}
+
+
 def _layout(trace: Trace, returned: Any, outputs: list[int], where: SourceLine | None) -> Layout:
-    if isinstance(returned, tuple) and returned:
-        parts: tuple[Any, ...] = returned
-        return tuple(_layout(trace, part, outputs, where) for part in parts)
+    if is_tuple(returned) and returned:
+        return tuple(_layout(trace, part, outputs, where) for part in returned)
     if not isinstance(returned, Port):
-        what = "nothing" if returned is None else f"{type(returned).__name__} ({returned!r:.60})"
-        mend = {
-            type(None): "End forward() with: return self.last(x).",
-            list: "Return a tuple instead of a list: return a, b.",
-            dict: "Return a tuple of Ports, or let a last Call build the dict.",
-            OptionalPort: "Return the Port itself: F.optional is for a Call's argument.",
-        }.get(type(returned), "Return the Port of the result.")
+        kind = cast("type[Any]", type(returned))
+        what = "nothing" if returned is None else f"{kind.__name__} ({returned!r:.60})"
+        mend = _MENDS.get(kind, "Return the Port of the result.")
         raise compile_error(
             f"{trace.program}.forward() must return a Port or a non-empty tuple of Ports, not {what}", mend, where
         )
@@ -155,7 +158,7 @@ def _check_pickles(value: Any, what: str, where: SourceLine | None) -> None:
     if value is None or type(value) in (bool, int, float, str, bytes):
         return
     try:
-        cloudpickle.dumps(value)
+        pickling.dumps(value)
     except CompileError:
         raise
     except Exception as error:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, Self, overload
+from typing import Any, Self, cast, overload
 
+from rayorch_flows.program.kinds import is_dict, is_list, is_set
 from rayorch_flows.program.options import check_options
 from rayorch_flows.program.plan import InputPlan, SourceLine
 from rayorch_flows.program.ports import OptionalPort, Port
@@ -221,22 +222,19 @@ def _input(trace: Trace, value: Port | OptionalPort, what: str, name: str) -> In
 def _holds_port(value: Any) -> bool:
     if isinstance(value, (Port, OptionalPort)):
         return True
-    if isinstance(value, dict):
+    if is_dict(value):
         return any(_holds_port(v) for v in value.values())
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return any(_holds_port(v) for v in value)
-    return False
+    return (is_list(value) or is_set(value)) and any(_holds_port(v) for v in value)
 
 
 def _own_containers(value: Any) -> Any:
     """The same value in containers of our own, so that nobody changes a Plan through a list that he kept."""
-    if type(value) is dict:
+    kind = cast("type[Any]", type(value))
+    if is_dict(value) and kind is dict:
         return {k: _own_containers(v) for k, v in value.items()}
-    if type(value) is list:
-        return [_own_containers(v) for v in value]
-    if type(value) is set:
-        return set(value)
-    return value
+    if is_list(value) and kind in (list, tuple):
+        return cast("Any", kind)(_own_containers(v) for v in value)
+    return set(value) if is_set(value) and kind is set else value
 
 
 def module_name(owner: object, module: RayModule) -> str:
@@ -245,9 +243,10 @@ def module_name(owner: object, module: RayModule) -> str:
 
 
 def _find(holder: object, module: RayModule, depth: int) -> str:
-    if isinstance(holder, dict):
+    items: list[tuple[str, Any]]
+    if is_dict(holder):
         items = [(f"[{key}]", value) for key, value in holder.items()]
-    elif isinstance(holder, (list, tuple)):
+    elif is_list(holder):
         items = [(f"[{i}]", value) for i, value in enumerate(holder)]
     else:
         names: dict[str, Any] = {}
@@ -260,7 +259,7 @@ def _find(holder: object, module: RayModule, depth: int) -> str:
             return name.removeprefix(".")
     if depth:
         for name, value in items:
-            if isinstance(value, (dict, list, tuple)) or hasattr(value, "forward"):
+            if is_dict(value) or is_list(value) or hasattr(value, "forward"):
                 inner = _find(value, module, depth - 1)
                 if inner:
                     joint = "" if inner.startswith("[") else "."
@@ -278,4 +277,8 @@ def function(
     """Makes a RayModule of a plain function; also as a decorator, with or without arguments."""
     if fn is not None:
         return RayModule(fn, num_outputs=num_outputs)
-    return lambda given: RayModule(given, num_outputs=num_outputs)
+
+    def adapt(given: Callable[..., Any]) -> RayModule:
+        return RayModule(given, num_outputs=num_outputs)
+
+    return adapt

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from rayorch_flows.program.kinds import is_dict
 from rayorch_flows.program.plan import Batching, Options, SourceLine
 from rayorch_flows.program.recovery import RecoveryPolicy
 from rayorch_flows.program.where import compile_error, compile_warning
@@ -84,7 +85,7 @@ def _gpus(value: Any) -> None:
 
 
 def _resources(value: Any) -> None:
-    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):  # pyright: ignore[reportUnknownVariableType]
+    if not is_dict(value) or not all(isinstance(key, str) for key in value):
         raise ValueError("a dict from resource names to quantities")
     for key, quantity in value.items():
         if key in ("CPU", "GPU", "memory"):
@@ -96,10 +97,7 @@ def _resources(value: Any) -> None:
 
 
 def _labels(value: Any) -> None:
-    if not isinstance(value, dict) or not all(
-        isinstance(k, str) and isinstance(v, str)
-        for k, v in value.items()  # pyright: ignore[reportUnknownVariableType]
-    ):
+    if not is_dict(value) or not all(isinstance(k, str) and isinstance(v, str) for k, v in value.items()):
         raise ValueError("a dict from label names to values, both strings")
 
 

@@ -32,15 +32,13 @@ class Pipeline:
         raise NotImplementedError
 
     def compile(self, *, optimize: bool = True) -> Plan:
-        """Traces ``forward`` and checks it. ``optimize`` is accepted for compatibility; there is one Plan either way."""
+        """Traces ``forward`` and checks it. ``optimize`` changes nothing: older programs pass it."""
         del optimize
         trace = Trace(type(self).__qualname__.rpartition(".")[2], self)
         names = _source_names(self)
         with trace.activate():
             where = definition_line(type(self).forward)
-            sources = [
-                trace.add_port(PortKind.SOURCE, 0, name, index=i, where=where) for i, name in enumerate(names)
-            ]
+            sources = [trace.add_port(PortKind.SOURCE, 0, name, index=i, where=where) for i, name in enumerate(names)]
             try:
                 returned = self.forward(*sources)
             except RecursionError:

@@ -6,12 +6,11 @@ topological order: a Port's inputs have smaller ids. Domain 0 is the root; a Dom
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import IntEnum, StrEnum
 from typing import Any, Final, TypeAlias
 
-import cloudpickle
-
+from rayorch_flows.program import pickling
 from rayorch_flows.program.recovery import RecoveryPolicy
 
 ROOT: Final = 0
@@ -139,7 +138,7 @@ class Options:
     replicas: int = 1
     batch_size: int = 1
     batching: Batching = Batching.ELASTIC
-    recovery: RecoveryPolicy = RecoveryPolicy()
+    recovery: RecoveryPolicy = field(default_factory=RecoveryPolicy)
     slow_start: int = 8
     deadline_s: float | None = None
     max_in_flight: int = 2
@@ -187,8 +186,8 @@ class Plan:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles through cloudpickle, so that Functions defined in a script or a test travel too."""
-        return _load_plan, (cloudpickle.dumps(tuple(getattr(self, f.name) for f in fields(self))),)
+        return _load_plan, (pickling.dumps(tuple(getattr(self, f.name) for f in fields(self))),)
 
 
 def _load_plan(payload: bytes) -> Plan:
-    return Plan(*cloudpickle.loads(payload))
+    return Plan(*pickling.loads(payload))

@@ -57,9 +57,7 @@ class Port:
         raise self._refuse("was asked for its length", "Count inside a Function, after F.reduce(x).")
 
     def __getitem__(self, key: Any) -> NoReturn:
-        raise self._refuse(
-            f"was indexed with {key!r}", "Use F.expand(x), or take the part inside a Function."
-        )
+        raise self._refuse(f"was indexed with {key!r}", "Use F.expand(x), or take the part inside a Function.")
 
     def __contains__(self, value: Any) -> NoReturn:
         raise self._refuse("was searched", "Look inside a Function.")

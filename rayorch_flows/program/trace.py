@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -107,7 +107,7 @@ class Trace:
     # -- what is active ---------------------------------------------------------------------------------------
 
     @contextmanager
-    def activate(self) -> Iterator[None]:
+    def activate(self) -> Generator[None]:
         token = _ACTIVE.set(self)
         try:
             yield
@@ -259,9 +259,7 @@ class Trace:
         )
         self.domains.append(node)
         ports = tuple(
-            self.add_port(
-                PortKind.EXPAND, id, node.name if len(groups) == 1 else f"{node.name}.{i}", (group,)
-            )
+            self.add_port(PortKind.EXPAND, id, node.name if len(groups) == 1 else f"{node.name}.{i}", (group,))
             for i, group in enumerate(groups)
         )
         node.ports = tuple(port.id for port in ports)

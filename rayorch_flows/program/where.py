@@ -43,9 +43,7 @@ def definition_line(value: Any) -> SourceLine | None:
     return SourceLine(file, line, linecache.getline(file, line).strip()) if file else None
 
 
-def compile_error(
-    message: str, next_step: str, where: SourceLine | None = None, *, here: bool = True
-) -> CompileError:
+def compile_error(message: str, next_step: str, where: SourceLine | None = None, *, here: bool = True) -> CompileError:
     """A CompileError at ``where``, or else at the user's line that is running now."""
     place = where or (caller_line() if here else None)
     return CompileError(message, where=str(place) if place else "", next_step=next_step)
