@@ -1,0 +1,548 @@
+"""The driver loop: the machine decides, the pools execute, the block table holds the payloads in between.
+
+One thread owns all three. Everything that happens (a reply of an actor, a new microbatch, a cancellation) reaches it as
+a message; it takes all messages that are waiting, feeds the machine, carries out what the machine asks for, and fills
+up the actors. Payloads pass by as bytes or references and are never unpickled here.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import pickle
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from queue import Empty, SimpleQueue
+from typing import Any, Final, Protocol
+
+from rayorch_flows.errors import ExecutionError, InfrastructureError, RayorchFlowsError
+from rayorch_flows.lineage.machine import CallCounts, Machine
+from rayorch_flows.lineage.protocol import (
+    AttemptFailure,
+    BatchReport,
+    Block,
+    BlocksReleased,
+    DispatchBatch,
+    MicrobatchAborted,
+    MicrobatchDone,
+    OutputReport,
+    RowFailure,
+    SourceTerminal,
+)
+from rayorch_flows.program.outcomes import Cause, CauseKind
+from rayorch_flows.program.plan import Plan
+from rayorch_flows.runtime.blocks import BlockTable, SlotPolicy
+from rayorch_flows.runtime.contract import ContractError
+from rayorch_flows.runtime.faults import abort_error, is_lost_payload, rows_reading, who_died
+from rayorch_flows.runtime.metrics import CallMetrics, RunTally
+from rayorch_flows.runtime.pool import Flight, Pool, Replica
+from rayorch_flows.runtime.results import Delivery
+from rayorch_flows.runtime.wire import OK, Piece, Raised, module_calls, pack_request
+
+_log = logging.getLogger(__name__)
+
+PLACEMENT_TIMEOUT_S: Final = 60.0
+MAX_RESTARTS: Final = 3
+"""Attempts of one microbatch that may be lost with a payload before it is given up."""
+_TICK_S: Final = 0.25
+_TURN: Final = 64
+
+
+class EndState(StrEnum):
+    """How a microbatch ended."""
+
+    DONE = "done"
+    ABORTED = "aborted"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The end of a microbatch, after its last delivery."""
+
+    microbatch: str
+    state: EndState
+    error: RayorchFlowsError | None
+    cause: Cause | None
+    grains: int
+    elapsed_s: float
+
+
+class Listener(Protocol):
+    """Hears about one microbatch, on the engine's thread: it must not block."""
+
+    def deliver(self, delivery: Delivery) -> None: ...
+
+    def ended(self, end: End) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class Submission:
+    """A microbatch for the engine: source columns, the original index of each row, and who hears about it.
+
+    ``snapshot`` holds fresh metrics of every Call, a few times a second, if ``watched``.
+    """
+
+    id: str
+    columns: tuple[Sequence[Any], ...]
+    indices: list[int]
+    listener: Listener
+    tally: RunTally
+    attempt: int = 1
+    watched: bool = False
+    snapshot: tuple[CallMetrics, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class _Active:
+    """A microbatch in the machine. ``rows`` are the positions in the submission of the attempt's rows."""
+
+    submission: Submission
+    attempt: int
+    rows: list[int]
+    started: float
+    open: set[int] = field(default_factory=set[int])
+    restarts: int = 0
+    grains: int = 0
+    raised: Raised | None = None
+
+
+class Engine:
+    """Runs any number of microbatches of one Plan on actor pools that stay warm in between."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        placement_timeout_s: float = PLACEMENT_TIMEOUT_S,
+        idle_s: float | None = None,
+        validate: bool | None = None,
+    ) -> None:
+        self.plan = plan
+        self._machine = Machine(plan)
+        self._blocks = BlockTable()
+        self._messages: SimpleQueue[tuple[Callable[..., None], Any, Any]] = SimpleQueue()
+        calls = [module_calls(plan, module) for module in plan.modules]
+        self._slots = {call.id: SlotPolicy(call.streams) for module in calls for call in module}
+        self._pools = [
+            Pool(module, calls[module.id], self._post, placement_timeout_s=placement_timeout_s)
+            for module in plan.modules
+        ]
+        self._active: dict[str, _Active] = {}
+        self._idle_s = idle_s
+        self._validate = bool(os.environ.get("RAYORCH_FLOWS_VALIDATE")) if validate is None else validate
+        self._draining = False
+        self._closing = False
+        self._last_active = time.monotonic()
+        self._next_tick = 0.0
+        self._thread = threading.Thread(target=self._loop, name=f"engine-{plan.name}", daemon=True)
+        self._thread.start()
+
+    # What other threads may call
+
+    def submit(self, submission: Submission) -> None:
+        """Start a microbatch. Its listener hears of every terminal source item, then of the end."""
+        self._post(self._on_submit, submission, None)
+
+    def redo(self, submission: Submission, positions: list[int]) -> None:
+        """Run these rows of a microbatch again, whose delivered values were lost before they were read."""
+        self._post(self._on_redo, submission, positions)
+
+    def cancel(self, microbatch: str) -> None:
+        """Forget a microbatch; nothing of it is dispatched any more. Its listener hears of the end."""
+        self._post(self._on_cancel, microbatch, None)
+
+    def pause(self, microbatch: str, paused: bool) -> None:
+        """Stop or go on dispatching a microbatch."""
+        self._post(self._on_pause, microbatch, paused)
+
+    def warm(self) -> None:
+        """Start the actors of every pool now, and not with the first microbatch."""
+        self._post(self._on_warm, None, None)
+
+    def drain(self) -> None:
+        """Give the actors of each pool back as soon as no active microbatch can need them any more."""
+        self._post(self._on_drain, None, None)
+
+    def close(self, timeout_s: float = 30.0) -> None:
+        """Cancel what is active, kill the actors, end the thread."""
+        if self._thread.is_alive():
+            self._post(self._on_close, None, None)
+            self._thread.join(timeout_s)
+
+    def actors(self) -> list[dict[str, Any]]:
+        """Every pool's actors as this moment shows them: module, pid, node, whether ready, batches in flight."""
+        return [
+            {"module": pool.module.name, "pid": r.pid, "node": r.node, "ready": r.ready, "in_flight": len(r.flights)}
+            for pool in self._pools
+            for r in pool.everyone()
+        ]
+
+    def _post(self, handler: Callable[..., None], subject: Any, value: Any) -> None:
+        self._messages.put((handler, subject, value))
+
+    # The loop
+
+    def _loop(self) -> None:
+        while not self._closing:
+            try:
+                self._turn()
+            except Exception as error:
+                _log.exception("the engine of %s failed", self.plan.name)
+                self._end_all(
+                    InfrastructureError(
+                        f"the engine failed: {type(error).__name__}: {error}",
+                        next_step="report it with the log; the microbatch can be run again",
+                    )
+                )
+                for pool in self._pools:
+                    pool.stop()  # its batches belong to the machine that failed
+                self._machine = Machine(self.plan)
+                self._blocks = BlockTable()
+
+    def _turn(self) -> None:
+        for handler, subject, value in self._next_messages():
+            handler(subject, value)
+        now = time.monotonic()
+        if now >= self._next_tick:
+            self._next_tick = now + _TICK_S
+            self._tick(now)
+        self._check_deadlines(now)
+        self._apply()
+        self._dispatch()
+        self._apply()
+        if self._validate:
+            self._machine.validate()
+
+    def _next_messages(self) -> list[tuple[Callable[..., None], Any, Any]]:
+        now = time.monotonic()
+        wake = self._next_tick
+        for pool in self._pools:
+            deadline = pool.next_deadline()
+            if deadline is not None and deadline < wake:
+                wake = deadline
+        messages = self._messages
+        found: list[tuple[Callable[..., None], Any, Any]] = []
+        try:
+            found.append(messages.get(timeout=max(0.0, wake - now)))
+            while len(found) < _TURN:
+                found.append(messages.get_nowait())
+        except Empty:
+            pass
+        return found
+
+    def _apply(self) -> None:
+        """Carry out what the machine asks for, until it asks for nothing."""
+        machine = self._machine
+        while instructions := machine.instructions():
+            for instruction in instructions:
+                match instruction:
+                    case BlocksReleased(blocks):
+                        self._blocks.release(blocks)
+                    case SourceTerminal(microbatch, rows):
+                        self._deliver(self._active[microbatch], rows)
+                    case MicrobatchDone(microbatch):
+                        self._end(self._active[microbatch], EndState.DONE)
+                    case MicrobatchAborted(microbatch, cause):
+                        active = self._active[microbatch]
+                        error = abort_error(self.plan, cause, active.raised)
+                        self._end(active, EndState.ABORTED, error, cause)
+
+    def _dispatch(self) -> None:
+        """Fill up the actors: the idle ones first, then those that can queue another batch."""
+        if not self._active:
+            return
+        machine = self._machine
+        for pool in self._pools:
+            module = pool.module.id
+            if not pool.live or not machine.ready(module):
+                continue
+            workers = len(pool.live)
+            for depth in range(pool.max_in_flight):
+                dry = False
+                for replica in pool.live[:]:
+                    if len(replica.flights) != depth or replica.gone:
+                        continue
+                    batch = machine.reserve(module, idle=not depth, workers=workers)
+                    if batch is None:
+                        dry = True
+                        break
+                    self._send(replica, batch)
+                if dry:
+                    break
+
+    def _send(self, replica: Replica, batch: DispatchBatch) -> None:
+        needed: dict[int, None] = {}
+        for column in batch.columns:
+            needed.update(dict.fromkeys(column.blocks))
+        get = self._blocks.get
+        blocks: list[tuple[int, bytes | None]] = []
+        objects: list[Any] = []
+        read: list[tuple[int, Any]] = []
+        for block in needed:
+            if block < 0:
+                continue
+            payload = get(block)
+            if type(payload) is bytes:
+                blocks.append((block, payload))
+            else:
+                blocks.append((block, None))
+                objects.append(payload)
+                read.append((block, payload))
+        slots = self._slots[batch.call].slots()
+        flight = Flight(batch, replica, read)
+        done = functools.partial(self._post, self._on_reply, flight)
+        try:
+            replica.send(flight, pack_request(batch, blocks, slots), objects, slots, done)
+        except Exception as error:
+            replica.flights.append(flight)
+            self._post(self._on_reply, flight, error)
+
+    # Replies of actors
+
+    def _on_reply(self, flight: Flight, value: Any) -> None:
+        if type(value) is not bytes:
+            self._broken(flight, value)
+            return
+        if not flight.replica.finish(flight):
+            return
+        reply = pickle.loads(value)
+        batch = flight.batch
+        self._tally(batch, reply[-2], reply[-1])
+        if reply[0] == OK:
+            self._machine.commit(batch.id, self._report(flight, reply[1], reply[2]))
+            return
+        raised: Raised = reply[1]
+        for segment in batch.segments:
+            if active := self._active.get(segment.microbatch):
+                active.raised = raised
+        cause = Cause(raised.kind, raised.message, self.plan.calls[batch.call].name)
+        self._machine.fail(batch.id, AttemptFailure.EXCEPTION, cause)
+
+    def _report(self, flight: Flight, failures: list[Any], outputs: list[Any]) -> BatchReport:
+        call, objects = flight.batch.call, flight.objects
+        total = 0
+        reports: list[OutputReport] = []
+        for values, elements, lengths, mask, element_mask in outputs:
+            total += sum(piece[1] for piece in values) + sum(piece[1] for piece in elements)
+            reports.append(
+                OutputReport(self._store(values, objects), self._store(elements, objects), lengths, mask, element_mask)
+            )
+        self._slots[call].seen(total)
+        rows: tuple[RowFailure, ...] = ()
+        if failures:
+            name = self.plan.calls[call].name
+            rows = tuple(
+                RowFailure(f.row, Cause(f.kind, f.message, name, retryable=f.retryable), f.group) for f in failures
+            )
+        return BatchReport(rows, tuple(reports))
+
+    def _store(self, pieces: list[Piece], objects: Sequence[Any]) -> tuple[Block, ...]:
+        add = self._blocks.add
+        return tuple([add(objects[held] if isinstance(held, int) else held, rows, size) for rows, size, held in pieces])
+
+    def _tally(self, batch: DispatchBatch, started: float, ended: float) -> None:
+        seen: dict[int, tuple[RunTally, int]] = {}
+        for segment in batch.segments:
+            if active := self._active.get(segment.microbatch):
+                tally = active.submission.tally
+                _, grains = seen.get(id(tally), (tally, 0))
+                seen[id(tally)] = (tally, grains + len(segment.grains))
+        for tally, grains in seen.values():
+            tally.calls[batch.call].batch(batch.size, grains / batch.size, started, ended)
+
+    def _broken(self, flight: Flight, error: Any) -> None:
+        """An answer that is no reply: the actor died, a payload is lost, or Ray could not carry the call."""
+        replica, batch = flight.replica, flight.batch
+        name = self.plan.calls[batch.call].name
+        if who_died(error):
+            if not replica.gone and flight in replica.flights:
+                self._lose(replica, AttemptFailure.WORKER_DIED, f"its worker process died: {who_died(error)}")
+        elif replica.finish(flight):
+            if is_lost_payload(error):
+                self._restart_readers(flight)
+            else:
+                cause = Cause(CauseKind.WORKER_CRASH, f"Ray could not run it: {error}"[:4000], name, retryable=True)
+                self._machine.fail(batch.id, AttemptFailure.WORKER_DIED, cause)
+
+    def _lose(self, replica: Replica, why: AttemptFailure, message: str) -> None:
+        """A replica goes: blame the batch that it was executing, take back those behind it, start a successor."""
+        for position, flight in enumerate(replica.pool.lose(replica)):
+            name = self.plan.calls[flight.batch.call].name
+            kind = CauseKind.TIMEOUT if why is AttemptFailure.DEADLINE else CauseKind.WORKER_CRASH
+            cause = Cause(kind, message, name, retryable=True)
+            self._machine.fail(flight.batch.id, AttemptFailure.NOT_STARTED if position else why, cause)
+
+    def _check_deadlines(self, now: float) -> None:
+        for pool in self._pools:
+            for replica in pool.overdue(now):
+                message = f"a dispatch batch exceeded its deadline of {pool.deadline_s:g} s and its actor was killed"
+                self._lose(replica, AttemptFailure.DEADLINE, message)
+
+    # Microbatches
+
+    def _on_submit(self, submission: Submission, _: None) -> None:
+        active = _Active(submission, submission.attempt, list(range(len(submission.indices))), time.monotonic())
+        self._admit(active)
+
+    def _on_redo(self, submission: Submission, positions: list[int]) -> None:
+        active = _Active(submission, submission.attempt + 1, positions, time.monotonic())
+        submission.attempt += 1
+        self._admit(active)
+
+    def _admit(self, active: _Active) -> None:
+        submission = active.submission
+        if submission.id in self._active:
+            error = ExecutionError(f"microbatch {submission.id} is already active", next_step="cancel it first")
+            submission.listener.ended(End(submission.id, EndState.ABORTED, error, None, 0, 0.0))
+            return
+        self._active[submission.id] = active
+        try:
+            self._on_warm(None, None)
+            active.open = set(range(len(active.rows)))
+            whole = len(active.rows) == len(submission.indices)
+            chosen = [c if whole else [c[row] for row in active.rows] for c in submission.columns]
+            columns = self._blocks.store_sources(self.plan, chosen)
+            self._machine.admit(submission.id, active.attempt, len(active.rows), columns)
+        except (ContractError, RayorchFlowsError) as error:
+            known = error if isinstance(error, RayorchFlowsError) else ExecutionError(str(error))
+            self._end(active, EndState.ABORTED, known)
+
+    def _on_warm(self, _: None, __: None) -> None:
+        self._last_active = time.monotonic()
+        for pool in self._pools:
+            if pool.failure is not None or not pool.started:
+                pool.start()
+
+    def _on_cancel(self, microbatch: str, _: None) -> None:
+        if active := self._active.get(microbatch):
+            self._machine.cancel(microbatch)
+            self._end(active, EndState.CANCELLED)
+
+    def _on_pause(self, microbatch: str, paused: bool) -> None:
+        if microbatch in self._active:
+            self._machine.pause(microbatch, paused=paused)
+
+    def _deliver(self, active: _Active, rows: list[int]) -> None:
+        submission = active.submission
+        machine = self._machine
+        results = [machine.result(submission.id, row) for row in rows]
+        active.open.difference_update(rows)
+        needed: dict[int, None] = {}
+        for result in results:
+            for column in result.columns:
+                if column is not None:
+                    needed.update(dict.fromkeys(column.blocks))
+        if not active.open:
+            self._take_counts(active)
+        indices = [submission.indices[active.rows[row]] for row in rows]
+        submission.listener.deliver(Delivery(submission.id, indices, results, self._blocks.subset(needed)))
+        for row in rows:
+            machine.taken(submission.id, row)
+
+    def _counts(self, microbatch: str) -> list[CallCounts]:
+        return [self._machine.counts(microbatch, call.id) for call in self.plan.calls]
+
+    def _take_counts(self, active: _Active) -> None:
+        counts = self._counts(active.submission.id)
+        active.grains += sum(count.sealed for count in counts)
+        tally = active.submission.tally
+        tally.finish(counts)
+        if active.submission.watched:
+            active.submission.snapshot = tally.metrics()
+
+    def _end(
+        self, active: _Active, state: EndState, error: RayorchFlowsError | None = None, cause: Cause | None = None
+    ) -> None:
+        submission = active.submission
+        del self._active[submission.id]
+        self._last_active = time.monotonic()
+        elapsed = time.monotonic() - active.started
+        submission.listener.ended(End(submission.id, state, error, cause, active.grains, elapsed))
+
+    def _end_all(self, error: RayorchFlowsError | None) -> None:
+        state = EndState.CANCELLED if error is None else EndState.ABORTED
+        for active in list(self._active.values()):
+            self._machine.cancel(active.submission.id)
+            self._end(active, state, error)
+
+    def _restart_readers(self, flight: Flight) -> None:
+        """A payload that the flight reads is lost: its other Grains go back, the microbatches that need it restart."""
+        batch = flight.batch
+        name = self.plan.calls[batch.call].name
+        readers = rows_reading(batch, [block for block, _ in flight.blocks])
+        self._machine.fail(
+            batch.id, AttemptFailure.NOT_STARTED, Cause(CauseKind.WORKER_CRASH, "a payload was lost", name)
+        )
+        for microbatch in readers:
+            if active := self._active.get(microbatch):
+                self._restart(active)
+
+    def _restart(self, active: _Active) -> None:
+        submission = active.submission
+        self._machine.cancel(submission.id)
+        if active.restarts >= MAX_RESTARTS:
+            error = InfrastructureError(
+                f"microbatch {submission.id} lost payloads to dead nodes in {MAX_RESTARTS + 1} attempts",
+                next_step="look for nodes that leave the cluster, then run it again",
+            )
+            self._end(active, EndState.ABORTED, error)
+            return
+        del self._active[submission.id]
+        submission.attempt += 1
+        rows = [active.rows[row] for row in sorted(active.open)]
+        self._admit(
+            _Active(
+                submission, submission.attempt, rows, active.started, restarts=active.restarts + 1, grains=active.grains
+            )
+        )
+
+    # From time to time
+
+    def _tick(self, now: float) -> None:
+        for pool in self._pools:
+            for replica in pool.dead():
+                if replica.flights:
+                    continue  # its calls come back with the error, in order
+                self._lose(replica, AttemptFailure.WORKER_DIED, "its worker process died")
+            pool.check_placement(now)
+            if pool.failure is not None and self._active:
+                self._end_all(pool.failure)
+        for active in self._active.values():
+            if active.submission.watched:
+                counts = self._counts(active.submission.id)
+                active.submission.snapshot = active.submission.tally.metrics([counts])
+        if self._active:
+            self._last_active = now
+            if self._draining:
+                self._give_back()
+        elif self._draining or (self._idle_s is not None and now - self._last_active > self._idle_s):
+            for pool in self._pools:
+                pool.stop()
+
+    def _on_drain(self, _: None, __: None) -> None:
+        self._draining = True
+
+    def _give_back(self) -> None:
+        """Stop the pools whose Calls, and all Calls upstream of them, have nothing left to do."""
+        busy = {
+            call.id
+            for microbatch in self._active
+            for call, counts in zip(self.plan.calls, self._counts(microbatch), strict=True)
+            if counts.waiting or counts.ready or counts.in_flight
+        }
+        upstream = self._machine.index.upstream
+        for pool in self._pools:
+            calls = [call.id for call in self.plan.calls if call.module == pool.module.id]
+            if pool.started and not any(call in busy or upstream[call] & busy for call in calls):
+                pool.stop()
+
+    def _on_close(self, _: None, __: None) -> None:
+        self._closing = True
+        self._end_all(None)
+        for pool in self._pools:
+            pool.stop()

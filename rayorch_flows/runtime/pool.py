@@ -1,0 +1,308 @@
+"""Actor pools: one a module. Replicas start, load their Function, take dispatch batches, die and are replaced.
+
+A replica is an actor whose first two calls are ``place`` (answered once the cluster gave it its resources) and
+``load`` (answered once the Function is constructed). So a pool that cannot be placed and a Function that cannot be
+constructed are told apart, and neither becomes a restart loop. Everything here runs on the engine's thread; what Ray
+has to say arrives there through ``post``.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import cloudpickle
+import ray
+from ray.actor import ActorHandle
+from ray.exceptions import RayError
+
+from rayorch_flows.errors import ExecutionError, InfrastructureError, RayorchFlowsError
+from rayorch_flows.lineage.protocol import DispatchBatch
+from rayorch_flows.program.plan import ModulePlan
+from rayorch_flows.runtime.wire import CallSpec, Raised
+from rayorch_flows.runtime.worker import Worker
+
+_log = logging.getLogger(__name__)
+
+MAX_LOAD_DEATHS: Final = 3
+"""Actors of one pool that may die one after the other before their Function is constructed."""
+_OURS: Final = frozenset({"max_restarts", "max_task_retries"})
+_DEAD: Final = 4  # ActorTableData.DEAD
+
+Post = Callable[[Callable[..., None], Any, Any], None]
+"""``post(handler, subject, value)``: have the engine's thread call ``handler(subject, value)``."""
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """A dispatch batch on its way. ``objects`` are the references that its reply may fill."""
+
+    batch: DispatchBatch
+    replica: Replica
+    blocks: list[tuple[int, Any]]
+    objects: Sequence[Any] = ()
+    reply: Any = None
+    sent: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class Replica:
+    """One actor. ``flights`` in the order in which it executes them; ``since`` when the first one began."""
+
+    pool: Pool
+    handle: ActorHandle[Any]
+    created: float
+    placed: bool = False
+    ready: bool = False
+    gone: bool = False
+    since: float = 0.0
+    pid: int = 0
+    node: str = ""
+    flights: deque[Flight] = field(default_factory=deque[Flight])
+    methods: dict[int, Any] = field(default_factory=dict[int, Any])
+    calls: list[Any] = field(default_factory=list[Any])
+
+    def send(
+        self, flight: Flight, request: bytes, objects: Sequence[Any], slots: int, done: Callable[[Any], None]
+    ) -> None:
+        """Queue a dispatch batch; ``done`` gets the reply or the error on a thread of Ray's."""
+        method = self.methods.get(slots)
+        if method is None:
+            run: Any = self.handle.run
+            method = self.methods[slots] = run.options(num_returns=1 + slots) if slots else run
+        answer = method.remote(request, *objects)
+        reply, flight.objects = (answer[0], answer[1:]) if slots else (answer, ())
+        flight.reply = reply
+        flight.sent = time.monotonic()
+        if not self.flights:
+            self.since = flight.sent
+        self.flights.append(flight)
+        reply._on_completed(done)
+
+    def finish(self, flight: Flight) -> bool:
+        """The flight has an answer; False if it was given up before."""
+        if self.gone:
+            return False
+        try:
+            self.flights.remove(flight)
+        except ValueError:
+            return False
+        self.since = time.monotonic()
+        return True
+
+
+class Pool:
+    """The replicas of one module."""
+
+    def __init__(
+        self,
+        module: ModulePlan,
+        calls: tuple[CallSpec, ...],
+        post: Post,
+        *,
+        placement_timeout_s: float,
+    ) -> None:
+        self.module = module
+        self.max_in_flight = module.options.max_in_flight
+        self.deadline_s = module.options.deadline_s
+        self.live: list[Replica] = []
+        self.failure: RayorchFlowsError | None = None
+        self.used = time.monotonic()
+        self._calls = calls
+        self._post = post
+        self._placement_timeout_s = placement_timeout_s
+        self._starting: list[Replica] = []
+        self._blob: Any = None
+        self._load_deaths = 0
+        self._warned = False
+
+    @property
+    def started(self) -> bool:
+        return bool(self.live or self._starting)
+
+    @property
+    def replicas(self) -> int:
+        return len(self.live) + len(self._starting)
+
+    def everyone(self) -> list[Replica]:
+        return [*self.live, *self._starting]
+
+    def start(self) -> None:
+        """Bring the pool to its full number of replicas; a pool that failed before gets a fresh chance."""
+        self.failure = None
+        self.used = time.monotonic()
+        try:
+            if self._blob is None:
+                module = self.module
+                self._blob = ray.put(cloudpickle.dumps((module.function, module.args, dict(module.kwargs)), 5))
+            while self.replicas < self.module.options.replicas:
+                self._starting.append(self._create())
+        except (RayError, ValueError, TypeError, ConnectionError) as error:
+            self._fail(
+                InfrastructureError(
+                    f"the actors of {self.module.name!r} cannot be created: {error}",
+                    where=self._where(),
+                    next_step="check the options given to ray_options",
+                )
+            )
+
+    def _create(self) -> Replica:
+        options = {key: value for key, value in self.module.options.actor if key not in _OURS}
+        actor: Any = ray.remote(Worker)
+        handle = actor.options(max_restarts=0, **options).remote(self._calls)
+        replica = Replica(self, handle, time.monotonic())
+        place, load = handle.place.remote(), handle.load.remote(self._blob)
+        replica.calls = [place, load]
+        place._on_completed(functools.partial(self._post, self._on_placed, replica))
+        load._on_completed(functools.partial(self._post, self._on_loaded, replica))
+        return replica
+
+    def _on_placed(self, replica: Replica, value: Any) -> None:
+        if not replica.gone and not isinstance(value, BaseException):
+            replica.placed = True
+            replica.pid, replica.node = value
+
+    def _on_loaded(self, replica: Replica, value: Any) -> None:
+        if replica.gone:
+            return
+        replica.calls = []
+        if value is None:
+            self._starting.remove(replica)
+            replica.ready = True
+            replica.since = time.monotonic()
+            self.live.append(replica)
+            self._load_deaths = 0
+        elif isinstance(value, Raised):
+            error = ExecutionError(
+                f"the Function of {self.module.name!r} cannot be constructed: {value.message}",
+                where=self._where(),
+                next_step="construct it in a plain Python session with the same arguments",
+            )
+            if value.traceback:
+                error.add_note(value.traceback)
+            self._fail(error)
+        else:
+            self._drop(replica)
+            self._load_deaths += 1
+            if self._load_deaths < MAX_LOAD_DEATHS:
+                self._starting.append(self._create())
+                return
+            self._fail(
+                ExecutionError(
+                    f"{MAX_LOAD_DEATHS} actors of {self.module.name!r} died one after the other before their Function "
+                    f"was constructed; the last one: {first_line(value)}",
+                    where=self._where(),
+                    next_step="look for a crash of native code or too little memory where the model is loaded",
+                )
+            )
+
+    def _where(self) -> str:
+        return str(self.module.where) if self.module.where else ""
+
+    def _fail(self, error: RayorchFlowsError) -> None:
+        if self.failure is None:
+            self.failure = error
+        for replica in self._starting[:]:
+            self._drop(replica)
+
+    def _drop(self, replica: Replica) -> None:
+        replica.gone = True
+        if replica in self._starting:
+            self._starting.remove(replica)
+        if replica in self.live:
+            self.live.remove(replica)
+        try:
+            ray.kill(replica.handle, no_restart=True)
+        except Exception as error:
+            _log.debug("an actor of %s could not be killed: %s", self.module.name, error)
+
+    def lose(self, replica: Replica) -> list[Flight]:
+        """The replica is dead or has to die: its unanswered flights, oldest first. A successor is started."""
+        flights = list(replica.flights)
+        replica.flights.clear()
+        self._drop(replica)
+        if self.failure is None:
+            self.start()
+        return flights
+
+    def dead(self) -> list[Replica]:
+        """Ready replicas whose death Ray has already told this process."""
+        return [replica for replica in self.live if is_dead(replica.handle)]
+
+    def overdue(self, now: float) -> list[Replica]:
+        """Replicas whose executing batch has exceeded the deadline."""
+        if self.deadline_s is None:
+            return []
+        return [r for r in self.live if r.flights and now - r.since > self.deadline_s]
+
+    def next_deadline(self) -> float | None:
+        if self.deadline_s is None:
+            return None
+        return min((r.since + self.deadline_s for r in self.live if r.flights), default=None)
+
+    def check_placement(self, now: float) -> None:
+        """Fail if no replica got its resources in time; go on with fewer if some did."""
+        waiting = [r for r in self._starting if not r.placed and now - r.created > self._placement_timeout_s]
+        if not waiting:
+            return
+        have, want = self.replicas - len(waiting), self.module.options.replicas
+        if have:
+            if not self._warned:
+                self._warned = True
+                _log.warning("%s", f"{self.module.name!r} runs with {have} of {want} replicas: {self._shortage()}")
+            return
+        self._fail(
+            InfrastructureError(
+                f"no actor of {self.module.name!r} could be placed within {self._placement_timeout_s:g} s: "
+                f"{self._shortage()}",
+                where=self._where(),
+                next_step="ask for less in ray_options, or give the cluster more",
+            )
+        )
+
+    def _shortage(self) -> str:
+        asked = {
+            key: value
+            for key, value in self.module.options.actor
+            if key in ("num_cpus", "num_gpus", "memory", "resources", "accelerator_type", "scheduling_strategy")
+        }
+        try:
+            total, free = _plain(ray.cluster_resources()), _plain(ray.available_resources())
+        except Exception as error:
+            return f"each asks for {asked or {'num_cpus': 1}}; what the cluster has is unknown: {error}"
+        return f"each asks for {asked or {'num_cpus': 1}}, the cluster has {total} of which {free} are free"
+
+    def stop(self) -> list[Flight]:
+        """Kill every actor; the flights that were under way."""
+        flights = [flight for replica in self.live for flight in replica.flights]
+        for replica in [*self.live, *self._starting]:
+            replica.flights.clear()
+            self._drop(replica)
+        self._blob = None
+        return flights
+
+
+def _plain(resources: Mapping[str, float]) -> dict[str, float]:
+    return {key: value for key, value in sorted(resources.items()) if not key.startswith(("node:", "object_store"))}
+
+
+def is_dead(handle: ActorHandle[Any]) -> bool:
+    """Whether this process has been told that the actor is dead; costs well under a microsecond."""
+    try:
+        worker: Any = ray._private.worker.global_worker  # pyright: ignore
+        return int(worker.core_worker.get_local_actor_state(handle._actor_id)) == _DEAD  # pyright: ignore
+    except Exception:
+        return False
+
+
+def first_line(error: Any) -> str:
+    """The first line that says something of an error of Ray's."""
+    for line in str(error).splitlines():
+        if line.strip():
+            return line.strip()
+    return type(error).__name__
