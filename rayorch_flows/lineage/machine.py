@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from rayorch_flows.errors import ExecutionError
 from rayorch_flows.lineage import invariants
+from rayorch_flows.lineage.causes import cause_of
 from rayorch_flows.lineage.columns import append, empty_column
 from rayorch_flows.lineage.commit import (
     PlacedOutputs,
@@ -44,7 +45,7 @@ from rayorch_flows.lineage.recovery import FailedAttempt, Recovery, decide, halv
 from rayorch_flows.lineage.reservation import CallHistory, Reservation, reserve
 from rayorch_flows.lineage.results import source_result
 from rayorch_flows.lineage.retention import Retention
-from rayorch_flows.lineage.tables import GrainEvent, move
+from rayorch_flows.lineage.tables import GrainEvent, Phase, move
 from rayorch_flows.program.outcomes import OUTCOMES, Cause, ItemOutcome, OutcomeCode
 from rayorch_flows.program.plan import NO_ID, ROOT, Plan
 
@@ -217,11 +218,23 @@ class Machine:
     def idle(self) -> bool:
         return not self._active
 
-    def outcome(self, microbatch: str, port: int, row: int, ordinals: tuple[int, ...] = ()) -> ItemOutcome | None:
-        """The outcome of one Item so far: the Port at the Entity under source item ``row`` with these ordinals."""
+    def outcome(
+        self, microbatch: str, port: int, row: int, ordinals: tuple[int, ...] = ()
+    ) -> tuple[ItemOutcome | None, Cause | None]:
+        """One Item so far, and its root cause: the Port at the Entity under source item ``row`` with these ordinals."""
         state = self._active[microbatch]
         entity = state.entity(self.plan.ports[port].domain, row, ordinals)
-        return OUTCOMES[state.ports[port].outcome[entity]]
+        return OUTCOMES[state.ports[port].outcome[entity]], cause_of(state, port, entity)
+
+    def phase(self, microbatch: str, call: int, row: int, ordinals: tuple[int, ...] = ()) -> Phase:
+        """Where the Grain of ``call`` at that Entity is in its life."""
+        state = self._active[microbatch]
+        return Phase(state.calls[call].phase[state.entity(self.plan.calls[call].domain, row, ordinals)])
+
+    def ordinals(self, microbatch: str, domain: int, entity: int) -> tuple[int, ...]:
+        """The path of an Entity: its source row, then the ordinals down to it."""
+        state = self._active[microbatch]
+        return (state.domains[domain].root[entity], *state.ordinals(domain, entity))
 
     def validate(self) -> None:
         """Check every invariant; raise InvariantError with the story of what is wrong."""
