@@ -76,11 +76,7 @@ class Connection:
 
     def _embedded(self) -> ClusterInfo:
         clean_sessions(self._home)
-        os.environ["RAY_AUTH_MODE"] = "token"
-        os.environ["RAY_AUTH_TOKEN_PATH"] = str(_token_file(self._home))
-        os.environ.pop("RAY_AUTH_TOKEN", None)
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        _set_environment(self._home)
         directory = Path(tempfile.mkdtemp(prefix="rayorch-"))
         self._session = self._home.ray_sessions / f"{os.getpid()}.json"
         self._session.write_text(json.dumps(asdict(ProcessId.current()) | {"directory": str(directory)}))
@@ -100,9 +96,7 @@ class Connection:
         import ray
 
         try:
-            context: Any = ray.init(
-                namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR, **options
-            )
+            context: Any = ray.init(namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR, **options)
         except Exception as error:
             raise InfrastructureError(
                 f"cannot use the Ray cluster at {self._address}: {error}"
@@ -126,10 +120,15 @@ class Connection:
 
 
 def connect(home: Home) -> ClusterInfo:
-    """Connect this process to Ray, once; later calls return the same connection."""
+    """Connect this process to Ray, once; later calls return the same connection. One that somebody else has made is
+    used as it is."""
     global _connection
+    import ray
+
     with _lock:
         if _connection is None:
+            if ray.is_initialized():
+                return ClusterInfo(ray.get_runtime_context().gcs_address, NAMESPACE, "", embedded=False)
             connection = Connection(home, given_ray_address())
             connection.info()
             _connection = connection
@@ -199,6 +198,18 @@ def _token_file(home: Home) -> Path:
             file.write(secrets.token_hex(32))
         os.replace(temporary, path)
     return path
+
+
+def _set_environment(home: Home) -> None:
+    """Token authentication for the embedded cluster. Ray reads its settings when it is imported, so tell it again."""
+    os.environ["RAY_AUTH_MODE"] = "token"
+    os.environ["RAY_AUTH_TOKEN_PATH"] = str(_token_file(home))
+    os.environ.pop("RAY_AUTH_TOKEN", None)
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    from ray._raylet import Config
+
+    Config.initialize("")
 
 
 def _expect_listener(address: str) -> None:

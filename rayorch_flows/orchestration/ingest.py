@@ -22,6 +22,7 @@ from rayorch_flows.errors import ExecutionError, UsageError
 from rayorch_flows.orchestration import cluster, events, progress
 from rayorch_flows.orchestration.microbatch import MicrobatchFailed, ingest_microbatch
 from rayorch_flows.orchestration.prepared import PreparedFlow, prepare
+from rayorch_flows.orchestration.problems import gist
 from rayorch_flows.orchestration.progress import Board, current_board, showing
 from rayorch_flows.orchestration.report import ingest_report
 from rayorch_flows.orchestration.settings import home
@@ -173,7 +174,8 @@ def _tell_work(say: _Story, work: IngestPlan, problems: list[str]) -> None:
         return
     say(
         f"{work.listed} sources, {work.unchanged} in the table already, {work.pending} to ingest in "
-        f"{len(work.microbatches)} microbatches" + (f", {work.adopted} of them left unfinished before" if work.adopted else "")
+        f"{len(work.microbatches)} microbatches"
+        + (f", {work.adopted} of them left unfinished before" if work.adopted else "")
     )
 
 
@@ -213,9 +215,7 @@ async def _run_one(table: str, manifest: Manifest, flow: str) -> MicrobatchSumma
         return result
     if isinstance(result, MicrobatchFailed):
         return result.summary
-    return MicrobatchSummary(
-        microbatch=manifest.microbatch_id, sources=len(manifest.sources), error=str(result)
-    )
+    return MicrobatchSummary(microbatch=manifest.microbatch_id, sources=len(manifest.sources), error=gist(result))
 
 
 @asynccontextmanager

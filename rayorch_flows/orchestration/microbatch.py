@@ -15,7 +15,7 @@ from prefect import flow, get_run_logger
 from prefect.artifacts import acreate_markdown_artifact
 from prefect.context import FlowRunContext
 from prefect.runtime import flow_run as current_flow_run
-from prefect_ray import PrefectRayFuture
+from prefect_ray.task_runners import PrefectRayFuture
 from prefect_ray.context import remote_options
 
 from rayorch_flows.errors import ExecutionError, InfrastructureError
@@ -25,6 +25,7 @@ from rayorch_flows.orchestration.prepared import PreparedFlow, prepare
 from rayorch_flows.orchestration.progress import Part, current_board
 from rayorch_flows.orchestration.report import microbatch_report
 from rayorch_flows.orchestration.settings import home
+from rayorch_flows.orchestration.problems import gist
 from rayorch_flows.orchestration.summary import CallSummary, MicrobatchSummary
 from rayorch_flows.orchestration.task_runner import SharedRayTaskRunner
 from rayorch_flows.orchestration.unit import Unit, open_unit
@@ -104,7 +105,7 @@ async def ingest_microbatch(table: str, flow: str, microbatch: str) -> Microbatc
     except Exception as raised:
         if not last:
             raise
-        error = MicrobatchFailed(str(raised), summary)
+        error = MicrobatchFailed(gist(raised), summary)
         error.__cause__ = raised
     summary.elapsed_s = round(time.monotonic() - began, 3)
     summary.error = "" if error is None else str(error)
@@ -132,9 +133,7 @@ def _ask_for_retry(aborted: Cause | None, retryable: int) -> None:
         raise InfrastructureError(f"{retryable} sources failed for a reason that may pass; trying them again")
 
 
-async def _engine(
-    unit: Unit, prepared: PreparedFlow, summary: MicrobatchSummary, logger: Any
-) -> Cause | None:
+async def _engine(unit: Unit, prepared: PreparedFlow, summary: MicrobatchSummary, logger: Any) -> Cause | None:
     """Run what is not staged yet; return the cause if the engine aborted the microbatch."""
     board = current_board()
     if board is not None:
@@ -157,12 +156,8 @@ async def _engine(
     summary.calls = [CallSummary.of(call) for call in result.calls]
     summary.engine_s = round(result.engine_s, 3)
     if result.state == "cancelled":
-        raise InfrastructureError(
-            "somebody else cancelled the microbatch in the engine", next_step="run it again"
-        )
-    return (
-        None if result.state == "done" else result.error or Cause(CauseKind.FUNCTION_ERROR, "the engine aborted")
-    )
+        raise InfrastructureError("somebody else cancelled the microbatch in the engine", next_step="run it again")
+    return None if result.state == "done" else result.error or Cause(CauseKind.FUNCTION_ERROR, "the engine aborted")
 
 
 async def _result(future: PrefectRayFuture[EngineResult]) -> EngineResult:
@@ -170,7 +165,7 @@ async def _result(future: PrefectRayFuture[EngineResult]) -> EngineResult:
     try:
         state: Any = await asyncio.wrap_future(future.wrapped_future.future())
     except Exception as error:
-        raise InfrastructureError(f"the engine task was lost: {error}") from error
+        raise InfrastructureError(f"the engine task was lost: {gist(error)}") from error
     return await state.aresult()
 
 
@@ -210,9 +205,7 @@ async def _cancel(
 
 
 def _client(prepared: PreparedFlow) -> HostClient:
-    return host.connect(
-        prepared.plan, namespace=cluster.NAMESPACE, runtime_env=cluster.worker_environment()
-    )
+    return host.connect(prepared.plan, namespace=cluster.NAMESPACE, runtime_env=cluster.worker_environment())
 
 
 async def _publish(summary: MicrobatchSummary, table: str) -> None:

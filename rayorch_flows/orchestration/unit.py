@@ -93,14 +93,14 @@ def count_rows(rows: ArrowTable, summary: MicrobatchSummary) -> None:
     summary.failed = outcomes[ItemOutcome.FAILED]
     summary.dropped = outcomes[ItemOutcome.DROPPED]
     summary.children = int(pc.sum(rows["n_children"]).as_py() or 0)
-    failures = list(_source_failures(rows))
+    failures = list(source_failures(rows))
     summary.causes = dict(Counter(failure.cause_kind for failure in failures).most_common())
-    children = _child_failures(rows)
+    children = child_failures(rows)
     summary.children_failed = len(children)
     summary.failures = [*failures, *children][:KEPT_FAILURES]
 
 
-def _source_failures(rows: ArrowTable) -> list[FailureLine]:
+def source_failures(rows: ArrowTable) -> list[FailureLine]:
     failed = rows.filter(pc.equal(rows["outcome"], ItemOutcome.FAILED.value)).select(["uri", "cause_kind", "cause"])
     return [
         FailureLine(uri=row["uri"], cause_kind=row["cause_kind"] or "", cause=row["cause"] or "")
@@ -108,7 +108,7 @@ def _source_failures(rows: ArrowTable) -> list[FailureLine]:
     ]
 
 
-def _child_failures(rows: ArrowTable) -> list[FailureLine]:
+def child_failures(rows: ArrowTable) -> list[FailureLine]:
     """Children that failed by themselves; those suppressed with them are in the table only."""
     lists = rows["children"].combine_chunks()
     children = pc.list_flatten(lists)

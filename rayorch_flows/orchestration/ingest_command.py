@@ -1,0 +1,51 @@
+"""``rayorch-flows ingest``: the flows in this process, with what they need started before and stopped after."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from rich.console import Console
+
+from rayorch_flows.errors import RayorchFlowsError
+from rayorch_flows.orchestration.display import displayed
+from rayorch_flows.orchestration.prepared import prepare
+from rayorch_flows.orchestration.progress import showing
+from rayorch_flows.orchestration.session import session
+from rayorch_flows.orchestration.summary import IngestSummary
+from rayorch_flows.orchestration.summary_text import summary_text
+from rayorch_flows.records.source import list_sources
+from rayorch_flows.records.uris import local_path
+
+
+def run_ingest(parameters: dict[str, Any], *, as_json: bool, verbose: bool) -> int:
+    """Run the ingest flow, show its progress and its summary; return the exit status."""
+    prepared = prepare(parameters["flow"])
+    if local_path(parameters["source"]) is not None:
+        list_sources(parameters["source"], prepared.definition.patterns, problems=[])
+    console = Console()
+    with session(verbose=verbose, meanwhile=_import_flows):
+        result = asyncio.run(_run(parameters, console))
+    if not isinstance(result, IngestSummary):
+        if isinstance(result, RayorchFlowsError) or not isinstance(result, Exception):
+            raise result
+        raise RayorchFlowsError(f"{type(result).__name__}: {result}") from result
+    print(summary_text(result, prepared.child_noun), flush=True)
+    if as_json:
+        print(json.dumps(result.model_dump(mode="json")), flush=True)
+    return result.exit_code
+
+
+def _import_flows() -> None:
+    import rayorch_flows.orchestration.ingest  # noqa: F401
+
+
+async def _run(parameters: dict[str, Any], console: Console) -> IngestSummary | BaseException:
+    from rayorch_flows.orchestration.ingest import IngestFailed, ingest
+
+    async with displayed(console) as board:
+        with showing(board):
+            state: Any = await ingest(**parameters, return_state=True)
+            result: Any = await state.aresult(raise_on_failure=False)
+    return result.summary if isinstance(result, IngestFailed) else result

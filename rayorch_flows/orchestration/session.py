@@ -1,0 +1,98 @@
+"""What a command needs around its flows: the server, Prefect's settings, quiet logs; and the way back from all of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from rayorch_flows.orchestration import server as servers
+from rayorch_flows.orchestration.server import Server
+from rayorch_flows.orchestration.settings import home
+
+
+class Terminated(BaseException):
+    """SIGTERM came: leave in order."""
+
+
+@contextmanager
+def session(*, verbose: bool = False, meanwhile: Callable[[], object] | None = None) -> Generator[Server]:
+    """Have a Prefect server for the block, and leave nothing running behind it.
+
+    ``meanwhile`` runs while an embedded server starts: slow imports, for example. Prefect must not have been imported
+    before.
+    """
+    place = home()
+    with _terminable():
+        server = servers.claim(place)
+        try:
+            os.environ.update(servers.client_environment(place, server))
+            if not verbose:
+                os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "CRITICAL"
+            if meanwhile is not None:
+                meanwhile()
+            servers.wait_answer(place, server)
+            yield server
+        finally:
+            _close(server)
+
+
+def _close(server: Server) -> None:
+    """Each step whatever becomes of the one before; a second Ctrl-C does not leave the rest undone."""
+    with _uninterrupted():
+        for step in (_drain_prefect, _leave_cluster, lambda: servers.release(home(), server)):
+            with contextlib.suppress(Exception):
+                step()
+
+
+def _leave_cluster() -> None:
+    from rayorch_flows.orchestration import cluster
+
+    cluster.disconnect()
+
+
+def _drain_prefect() -> None:
+    """Send what Prefect still holds back, while the server is there; later it would wait for it in vain."""
+    if "prefect.events.worker" not in sys.modules:
+        return
+    from prefect.events.worker import EventsWorker
+    from prefect.logging.handlers import APILogHandler
+
+    async def drain() -> None:
+        async with asyncio.timeout(5):
+            await APILogHandler.aflush()
+        drained: Any = EventsWorker.drain_all(timeout=5)
+        if drained is not None:
+            await drained
+
+    asyncio.run(drain())
+
+
+@contextmanager
+def _terminable() -> Generator[None]:
+    """SIGTERM raises, so that what is open gets closed."""
+
+    def raise_terminated(number: int, frame: FrameType | None) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, raise_terminated)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _uninterrupted() -> Generator[None]:
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
