@@ -6,8 +6,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any, cast
 
-import fsspec
-from fsspec.implementations.local import LocalFileSystem
+import fsspec  # pyright: ignore[reportMissingTypeStubs]
+from fsspec.implementations.local import LocalFileSystem  # pyright: ignore[reportMissingTypeStubs]
 
 from rayorch_flows.program.outcomes import CauseKind
 
@@ -76,7 +76,8 @@ def read_all(uri: str, max_bytes: int) -> bytes:
 
 
 def _locate(uri: str) -> tuple[Any, str]:
-    return cast("tuple[Any, str]", fsspec.core.url_to_fs(uri))
+    core: Any = fsspec.core
+    return cast("tuple[Any, str]", core.url_to_fs(uri))
 
 
 def _unreadable(uri: str, error: Exception) -> SourceFailure:

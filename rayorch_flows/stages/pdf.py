@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from rayorch_flows.program.outcomes import MISSING, CauseKind, GroupFailure, Hole, RecordFailure
+from rayorch_flows.program.outcomes import MISSING, RETRYABLE_KINDS, CauseKind, GroupFailure, Hole, RecordFailure
 from rayorch_flows.stages import files, pdfium
 from rayorch_flows.stages.files import SourceFailure
 from rayorch_flows.stages.textlayer import Layer, clean, judge
@@ -192,8 +192,11 @@ class AssembleMarkdown:
         texts = [page for page in pages if isinstance(page, PageText)]
         holes = [page for page in pages if isinstance(page, Hole)]
         if holes and not texts:
+            first = holes[0]
             return RecordFailure(
-                f"all {len(holes)} pages failed, the first one: {holes[0].cause}", kind=holes[0].cause_kind
+                f"no page can be used, of the first: {first.cause}",
+                kind=first.cause_kind,
+                retryable=first.cause_kind in RETRYABLE_KINDS,
             )
         confidences = [page.confidence for page in texts if page.source == "ocr" and page.text]
         return {
@@ -293,7 +296,7 @@ class _Shelf:
         return [results[row] for row in range(len(refs))]
 
     @contextmanager
-    def _open(self, uri: str, version: str) -> Iterator[pdfium.Document]:
+    def _open(self, uri: str, version: str) -> Generator[pdfium.Document]:
         stat = files.stat(uri)
         if stat.version != version:
             raise SourceFailure(CauseKind.UNREADABLE, f"{uri} changed while it was being read", retryable=True)
@@ -321,6 +324,8 @@ def _read_layer(page: pdfium.Page, ref: PageRef) -> tuple[PageText, bool]:
     text, sample = page.text()
     layer = judge(text, sample, page.survey())
     if layer is Layer.BLANK:
+        if page.contents_lost():
+            raise SourceFailure(CauseKind.CORRUPT, f"the contents of page {ref.index + 1} cannot be unpacked")
         return PageText("", "blank"), False
     return PageText(clean(text), "layer"), layer.needs_ocr
 

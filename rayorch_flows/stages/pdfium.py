@@ -9,16 +9,19 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+import re
 import threading
-from collections.abc import Iterator
+import zlib
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BytesIO
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import pypdfium2
-import pypdfium2.raw as pypdfium2_raw
+import pypdfium2  # pyright: ignore[reportMissingTypeStubs]
+import pypdfium2.raw as pypdfium2_raw  # pyright: ignore[reportMissingTypeStubs]
 
 from rayorch_flows.program.outcomes import CauseKind
 from rayorch_flows.stages.files import SourceFailure
@@ -28,6 +31,11 @@ _raw: Any = pypdfium2_raw
 _LOCK: Final = threading.RLock()
 _CHAR_SAMPLE: Final = 64
 _MAX_FORM_DEPTH: Final = 4
+_PIECE: Final = 64
+_CONTENTS: Final = re.compile(rb"/Contents\s*(\[[^\]]*\]|\d+ 0 R)")
+_REFERENCE: Final = re.compile(rb"(\d+) 0 R")
+_LENGTH: Final = re.compile(rb"/Length (\d+)")
+_FLATE: Final = re.compile(rb"/Filter\s*\[?\s*/FlateDecode\s*[\]/>]?(?!\s*/\w+Decode)")
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -64,8 +72,9 @@ class CharSample:
 class Page:
     """A loaded page; use it only inside its ``Document.page`` block."""
 
-    def __init__(self, page: Any) -> None:
+    def __init__(self, page: Any, index: int) -> None:
         self._page = page
+        self._index = index
 
     @property
     def size(self) -> tuple[float, float]:
@@ -146,6 +155,22 @@ class Page:
             return np.ascontiguousarray(pixels[:, :, :3])
         return np.ascontiguousarray(pixels.reshape(pixels.shape[0], pixels.shape[1]))
 
+    def contents_lost(self) -> bool:
+        """Whether a page on which nothing is drawn has contents that cannot be unpacked: it is not blank, it is broken.
+
+        pdfium says nothing about it. So the page is copied into a document of its own, and that is looked at.
+        """
+        copy = _lib.PdfDocument.new()
+        try:
+            copy.import_pages(self._page.pdf, pages=[self._index])
+            buffer = BytesIO()
+            copy.save(buffer)
+        except _lib.PdfiumError:
+            return True
+        finally:
+            copy.close()
+        return _any_stream_lost(buffer.getvalue())
+
     def _sample(self, layer: Any, count: int) -> CharSample:
         step = max(1, count // _CHAR_SAMPLE)
         seen = invisible = unmapped = 0
@@ -189,20 +214,20 @@ class Document:
         return str(self._document.get_metadata_value(key))
 
     @contextmanager
-    def page(self, index: int) -> Iterator[Page]:
+    def page(self, index: int) -> Generator[Page]:
         """Load a page. One that cannot be loaded is a SourceFailure(corrupt)."""
         try:
             page = self._document.get_page(index)
         except (_lib.PdfiumError, IndexError) as error:
             raise SourceFailure(CauseKind.CORRUPT, f"page {index + 1} cannot be loaded: {error}") from error
         try:
-            yield Page(page)
+            yield Page(page, index)
         finally:
             page.close()
 
 
 @contextmanager
-def open_pdf(source: str | bytes) -> Iterator[Document]:
+def open_pdf(source: str | bytes) -> Generator[Document]:
     """Open a document from a local path or from memory; an empty user password is tried by pdfium itself."""
     with _LOCK:
         if isinstance(source, bytes):
@@ -239,6 +264,26 @@ def _cannot_open(code: int) -> SourceFailure:
     if code == _raw.FPDF_ERR_FILE:
         return SourceFailure(CauseKind.UNREADABLE, "the file cannot be read", retryable=True)
     return SourceFailure(CauseKind.CORRUPT, f"not a PDF that can be opened (pdfium error {code})")
+
+
+def _any_stream_lost(pdf: bytes) -> bool:
+    """Whether a content stream of a document that pdfium has written gives nothing but a decoding error."""
+    contents = _CONTENTS.search(pdf)
+    for number in _REFERENCE.findall(contents.group(1)) if contents else []:
+        found = re.search(rb"\n%b 0 obj\r?\n<<([^>]*)>>stream\r?\n" % number, pdf)
+        length = _LENGTH.search(found.group(1)) if found else None
+        if found is None or length is None or _FLATE.search(found.group(1)) is None:
+            continue
+        data = pdf[found.end() : found.end() + int(length.group(1))]
+        unpacker = zlib.decompressobj()
+        unpacked = b""
+        try:
+            for start in range(0, len(data), _PIECE):
+                unpacked += unpacker.decompress(data[start : start + _PIECE])
+        except zlib.error:
+            if not unpacked.strip():
+                return True
+    return False
 
 
 def _area(item: Any) -> float:

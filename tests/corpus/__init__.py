@@ -1,0 +1,1 @@
+"""Broken and awkward inputs, built in code."""
