@@ -118,6 +118,7 @@ def _module(trace: Trace, index: int, node: ModuleNode) -> ModulePlan:
             ) from None
         except ValueError:  # a builtin without a signature: only the actor can know
             pass
+    pickling.send_code_of(function)
     for what, value in _parts(trace, index, node):
         _check_pickles(value, what, module.where)
     if options.batching is Batching.PARENT_BOUND:

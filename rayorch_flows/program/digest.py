@@ -24,7 +24,7 @@ from pathlib import PurePath
 from typing import Any, Final, cast
 
 from rayorch_flows.program.kinds import is_dict, is_list, is_set
-from rayorch_flows.program.source_code import code_text, in_library, is_standard
+from rayorch_flows.program.source_code import Path, code_text, in_library, is_standard
 
 _OURS: Final = "rayorch_flows"
 _OUR_ENGINE: Final = frozenset({"", "program", "lineage", "runtime", "records", "orchestration", "errors", "cli"})
@@ -163,8 +163,9 @@ class _Digester:
     # -- code -------------------------------------------------------------------------------------------------
 
     def _is_users(self, value: Any) -> bool:
-        package, _, rest = (getattr(value, "__module__", None) or "").partition(".")
-        if package == _OURS and rest.partition(".")[0] in _OUR_ENGINE:
+        module = getattr(value, "__module__", None) or ""
+        package = module.partition(".")[0]
+        if _is_engine(module):
             return False
         if package in self._packages:
             return True
@@ -203,15 +204,16 @@ class _Digester:
                 self.value(cell.cell_contents)
             except ValueError:
                 self._put("empty")
-        for name in text.names:
+        for name, paths in text.names:
             if name in function.__globals__:
                 self._put("name", name)
-                self._ambient(function.__globals__[name], text.attributes)
-        for name, level in text.imports:
-            module = _import_users(name, level, function.__globals__.get("__package__") or "")
+                self._ambient(function.__globals__[name], paths)
+        for statement in text.imports:
+            package = function.__globals__.get("__package__") or ""
+            module = _import_users(statement.module, statement.level, package)
             if module is not None:
-                self._put("import", name)
-                self._ambient(module, text.attributes)
+                self._put("import", statement.module)
+                self._ambient(module, statement.paths)
 
     def _class(self, kind: type[Any]) -> None:
         self._put("class", str(len(kind.__bases__)))
@@ -222,7 +224,7 @@ class _Digester:
         members: dict[str, enum.Enum] = dict(kind.__members__) if issubclass(kind, enum.Enum) else {}
         for member, constant in members.items():
             self._put("member", member)
-            self._ambient(constant.value, frozenset())
+            self._ambient(constant.value)
         self._fields(kind)
         for name, item in sorted(vars(kind).items()):
             if not members or (name not in members and not name.startswith("_")):
@@ -233,44 +235,45 @@ class _Digester:
         if "__dataclass_fields__" in vars(kind):
             for field in dataclasses.fields(cast("Any", kind)):
                 self._put("field", f"{field.name}:{_annotation(field.type)}")
-                self._ambient(field.default, frozenset())
-                self._ambient(field.default_factory, frozenset())
+                self._ambient(field.default)
+                self._ambient(field.default_factory)
         models: Any = vars(kind).get("__pydantic_fields__")
         if isinstance(models, dict):
             for name, field in cast("dict[str, Any]", models).items():
                 self._put("field", f"{name}:{_annotation(field.annotation)}")
-                self._ambient(field.default, frozenset())
+                self._ambient(field.default)
 
     def _member(self, name: str, item: Any) -> None:
         if isinstance(item, staticmethod | classmethod):
             self._put("static" if isinstance(item, staticmethod) else "class", name)
-            self._ambient(cast("Any", item).__func__, frozenset())
+            self._ambient(cast("Any", item).__func__)
         elif isinstance(item, property):
             self._put("property", name)
             for part in (item.fget, item.fset, item.fdel):
-                self._ambient(part, frozenset())
+                self._ambient(part)
         elif isinstance(item, functools.cached_property):
             self._put("property", name)
-            self._ambient(item.func, frozenset())
+            self._ambient(item.func)
         elif isinstance(item, types.FunctionType):
             if not item.__code__.co_filename.startswith(("<string>", "<attrs")):
                 self._put("method", name)
-                self._ambient(item, frozenset())
+                self._ambient(item)
         elif not (name.startswith("__") and name.endswith("__")) and name != "_abc_impl":
             self._put("attribute", name)
-            self._ambient(item, frozenset())
+            self._ambient(item)
 
-    def _ambient(self, value: Any, attributes: frozenset[str]) -> None:
-        """What code finds around it, a global or a class attribute: code and plain data count, objects by type."""
+    def _ambient(self, value: Any, paths: Iterable[Path] = ()) -> None:
+        """What code finds around it, a global or a class attribute: code and plain data count, objects by type.
+
+        Of a module only what lies at the end of ``paths`` counts.
+        """
         if isinstance(value, types.ModuleType):
-            if id(value) in self._open or in_library(getattr(value, "__file__", None) or "<frozen>"):
+            if _is_engine(value.__name__) or in_library(getattr(value, "__file__", None) or "<frozen>"):
                 self._put("module", value.__name__)
                 return
-            self._open.append(id(value))
-            for name in sorted(attributes & vars(value).keys()):
+            for name in sorted({path[0] for path in paths if path} & vars(value).keys()):
                 self._put("attribute", name)
-                self._ambient(vars(value)[name], attributes)
-            self._open.pop()
+                self._ambient(vars(value)[name], [path[1:] for path in paths if path[:1] == (name,)])
         elif _is_data(value) or isinstance(value, types.FunctionType | type | types.MethodType | functools.partial):
             self.value(value)
         elif hasattr(value, "__wrapped__") or isinstance(value, types.BuiltinFunctionType):
@@ -278,6 +281,12 @@ class _Digester:
         else:
             self._put("instance")
             self._named_or_code(cast("type[Any]", type(value)))
+
+
+def _is_engine(module: str) -> bool:
+    """Whether a module is part of this project's machinery, whose releases do not change what a program means."""
+    package, _, rest = module.partition(".")
+    return package == _OURS and rest.partition(".")[0] in _OUR_ENGINE
 
 
 def _is_data(value: Any, depth: int = 20) -> bool:

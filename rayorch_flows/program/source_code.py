@@ -21,41 +21,74 @@ from typing import Any, Final
 from rayorch_flows.program.kinds import is_list, is_set, is_tuple
 
 _FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+_GLOBALS: Final = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
+_LOADS: Final = (*_GLOBALS, "LOAD_FAST", "LOAD_DEREF", "LOAD_CLOSURE")
 _DROPPED_FIELDS: Final = frozenset(
     {"ctx", "type_comment", "kind", "annotation", "returns", "type_params", "type_ignores"}
 )
 
 
+Path = tuple[str, ...]
+"""Names joined by dots: ``("helpers", "text", "clean")``."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Import:
+    """An import statement inside a function: the module, and the paths that the function follows in it."""
+
+    module: str
+    level: int
+    paths: tuple[Path, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class CodeText:
-    """``text`` stands for the code; ``names`` are the globals it reads, ``attributes`` every name it may look up
-    on a module, ``imports`` the modules that it imports when it runs."""
+    """``text`` stands for the code; ``names`` are the globals it reads, each with the paths it follows from there."""
 
     text: str
-    names: tuple[str, ...]
-    attributes: frozenset[str]
-    imports: tuple[tuple[str, int], ...]
+    names: tuple[tuple[str, tuple[Path, ...]], ...]
+    imports: tuple[Import, ...]
 
 
 @lru_cache(maxsize=8192)
 def code_text(code: CodeType) -> CodeText:
     """The stable form of one code object and of those nested in it."""
     node = _node_of(code)
-    names: set[str] = set()
-    attributes: set[str] = set()
+    paths: set[tuple[bool, Path]] = set()
     for part in _nested(code):
-        attributes.update(part.co_names)
-        names.update(i.argval for i in dis.get_instructions(part) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME"))
+        paths.update(_paths(part))
     if node is None:
         text = "bytecode:" + _bytecode(code)
-        imports: set[tuple[str, int]] = set()
+        imports: set[Import] = set()
     else:
-        decorators = getattr(node, "decorator_list", [])
-        names.update(n.id for d in decorators for n in ast.walk(d) if isinstance(n, ast.Name))
-        attributes.update(n.attr for d in decorators for n in ast.walk(d) if isinstance(n, ast.Attribute))
         text = "syntax:" + canonical(node)
-        imports = set(_imports(node))
-    return CodeText(text, tuple(sorted(names)), frozenset(attributes), tuple(sorted(imports)))
+        for decorator in getattr(node, "decorator_list", []):
+            paths.update(_paths(compile(ast.Expression(decorator), "", "eval")))
+        imports = set(_imports(node, {path for _, path in paths}))
+    names: dict[str, set[Path]] = {}
+    for is_global, path in paths:
+        if is_global:
+            names.setdefault(path[0], set()).add(path[1:])
+    return CodeText(text, tuple((n, tuple(sorted(p))) for n, p in sorted(names.items())), tuple(sorted(imports)))
+
+
+def _paths(code: CodeType) -> Iterator[tuple[bool, Path]]:
+    """What the code looks up by name, with the attributes that follow at once; and whether it starts at a global."""
+    path: list[str] = []
+    is_global = False
+    for instruction in dis.get_instructions(code):
+        if path and instruction.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            path.append(str(instruction.argval))
+            continue
+        if path and instruction.opname not in ("CACHE", "PUSH_NULL", "EXTENDED_ARG"):
+            yield is_global, tuple(path)
+            path = []
+        if instruction.opname.startswith(_LOADS):
+            is_global = instruction.opname.startswith(_GLOBALS)
+            name = instruction.argval
+            path = [str(name[-1] if is_tuple(name) else name)]
+    if path:
+        yield is_global, tuple(path)
 
 
 def canonical(node: ast.AST) -> str:
@@ -110,12 +143,18 @@ def _without_docstring(node: ast.AST, body: Sequence[Any]) -> Sequence[Any]:
     return body
 
 
-def _imports(node: ast.AST) -> Iterator[tuple[str, int]]:
+def _imports(node: ast.AST, paths: set[Path]) -> Iterator[Import]:
     for inner in ast.walk(node):
         if isinstance(inner, ast.Import):
-            yield from ((alias.name, 0) for alias in inner.names)
+            for alias in inner.names:
+                bound = alias.asname or alias.name.partition(".")[0]
+                module = alias.name if alias.asname else bound
+                yield Import(module, 0, tuple(sorted(p[1:] for p in paths if p[0] == bound)))
         elif isinstance(inner, ast.ImportFrom):
-            yield inner.module or "", inner.level
+            for alias in inner.names:
+                bound = alias.asname or alias.name
+                tails = sorted((alias.name, *p[1:]) for p in paths if p[0] == bound)
+                yield Import(inner.module or "", inner.level, tuple(tails))
 
 
 # -- from code to syntax ---------------------------------------------------------------------------------------
