@@ -119,8 +119,8 @@ def _module(trace: Trace, index: int, node: ModuleNode) -> ModulePlan:
         except ValueError:  # a builtin without a signature: only the actor can know
             pass
     pickling.send_code_of(function)
-    for what, value in _parts(trace, index, node):
-        _check_pickles(value, what, module.where)
+    for what, value, where in _parts(trace, index, node):
+        _check_pickles(value, what, where)
     if options.batching is Batching.PARENT_BOUND:
         for call in trace.calls:
             if call.module == index and call.domain == ROOT:
@@ -141,18 +141,18 @@ def _module(trace: Trace, index: int, node: ModuleNode) -> ModulePlan:
     )
 
 
-def _parts(trace: Trace, index: int, node: ModuleNode) -> Iterator[tuple[str, Any]]:
+def _parts(trace: Trace, index: int, node: ModuleNode) -> Iterator[tuple[str, Any, SourceLine | None]]:
     """What has to travel to an actor, with the words that name it."""
     module = node.module
-    yield f"the Function {module.label} of module {node.name!r}", module.function
+    yield f"the Function {module.label} of module {node.name!r}", module.function, module.where
     for name, value in [*enumerate(module.args), *module.kwargs.items()]:
-        yield f"pre_init argument {name!r} of module {node.name!r}", value
+        yield f"pre_init argument {name!r} of module {node.name!r}", value, module.where
     for name, value in module.options.items():
-        yield f"ray_options({name}=...) of module {node.name!r}", value
+        yield f"ray_options({name}=...) of module {node.name!r}", value, module.where
     for call in trace.calls:
         if call.module == index:
             for name, value in call.kwargs:
-                yield f"static argument {name!r} of Call {call.name!r}", value
+                yield f"static argument {name!r} of Call {call.name!r}", value, call.where
 
 
 def _check_pickles(value: Any, what: str, where: SourceLine | None) -> None:

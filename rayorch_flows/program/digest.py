@@ -10,6 +10,7 @@ nor dataclasses, and files that a Function reads.
 from __future__ import annotations
 
 import ast
+import copyreg
 import dataclasses
 import enum
 import functools
@@ -144,7 +145,8 @@ class _Digester:
     def _reduced(self, value: Any) -> None:
         """Any other object, as pickle would take it apart."""
         try:
-            parts = value.__reduce_ex__(4)
+            reduce = copyreg.dispatch_table.get(cast("type[Any]", type(value)))
+            parts = reduce(value) if reduce is not None else value.__reduce_ex__(4)
         except Exception as error:
             text = repr(value)
             if " at 0x" in text:

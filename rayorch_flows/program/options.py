@@ -129,7 +129,7 @@ def _whole(value: Any) -> None:
     _count(value)
 
 
-_RAY: Final[Mapping[str, Callable[[Any], None]]] = {
+RAY_OPTIONS: Final[Mapping[str, Callable[[Any], None]]] = {
     "num_cpus": _quantity,
     "num_gpus": _gpus,
     "memory": _quantity,
@@ -147,7 +147,7 @@ _RAY: Final[Mapping[str, Callable[[Any], None]]] = {
 }
 """Actor options that are passed on; None, Ray's word for unset, is always fine."""
 
-_ENGINE: Final[Mapping[str, str]] = {
+ENGINE_OPTIONS: Final[Mapping[str, str]] = {
     "name": "actors of a pool are replaced when they die, and have no name of their own",
     "namespace": "actors of a pool have no name of their own",
     "get_if_exists": "actors of a pool have no name of their own",
@@ -166,13 +166,13 @@ def check_options(options: Mapping[str, Any], module: str, where: SourceLine | N
     """Validated and normalised options, without those that the engine decides itself."""
     checked: dict[str, Any] = {}
     for name, value in options.items():
-        if name in _ENGINE:
-            compile_warning(f"ray_options({name}=...) of {module} has no effect: {_ENGINE[name]}", where)
+        if name in ENGINE_OPTIONS:
+            compile_warning(f"ray_options({name}=...) of {module} has no effect: {ENGINE_OPTIONS[name]}", where)
             continue
-        check = _OWN.get(name) or _RAY.get(name)
+        check = _OWN.get(name) or RAY_OPTIONS.get(name)
         if check is None:
             raise _unknown(name, module, where)
-        if value is None and name in _RAY:
+        if value is None and name in RAY_OPTIONS:
             continue
         try:
             result = check(value)
@@ -187,7 +187,7 @@ def check_options(options: Mapping[str, Any], module: str, where: SourceLine | N
 
 
 def _unknown(name: str, module: str, where: SourceLine | None) -> Exception:
-    known = sorted([*_OWN, *_RAY])
+    known = sorted([*_OWN, *RAY_OPTIONS])
     close = difflib.get_close_matches(name, known, n=1)
     mend = f"Did you mean {close[0]}=?" if close else f"Known options: {', '.join(known)}."
     return compile_error(f"ray_options({name}=...) of {module}: neither we nor Ray know this option", mend, where)
@@ -196,5 +196,5 @@ def _unknown(name: str, module: str, where: SourceLine | None) -> Exception:
 def build_options(checked: Mapping[str, Any]) -> Options:
     """The Plan's options out of checked ones."""
     own = {name: value for name, value in checked.items() if name in _OWN}
-    actor = tuple(sorted((name, value) for name, value in checked.items() if name in _RAY))
+    actor = tuple(sorted((name, value) for name, value in checked.items() if name in RAY_OPTIONS))
     return Options(**own, actor=actor)

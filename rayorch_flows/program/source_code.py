@@ -181,16 +181,19 @@ def _node_of(code: CodeType) -> _FunctionNode | None:
         return None  # the file says something else by now
     if len(nodes) == 1:
         return nodes[0]
-    spans = {position for position in code.co_positions() if None not in position and position[0] != position[3]}
-    columns = [(p[0], p[2]) for p in spans if p[2] or p[3]]
-    inside = [n for n in nodes if isinstance(n, ast.Lambda) and columns and _covers(n.body, columns)]
-    return min(inside, key=lambda n: (n.body.end_lineno or 0, n.body.end_col_offset or 0), default=None)
+    starts = [
+        (line, column)
+        for line, _, column, end in code.co_positions()
+        if line is not None and column is not None and (column or end)
+    ]
+    inside = [n for n in nodes if isinstance(n, ast.Lambda) and starts and _covers(n.body, starts)]
+    return max(inside, key=lambda n: (n.body.lineno, n.body.col_offset), default=None)
 
 
-def _covers(body: ast.expr, columns: list[tuple[int | None, int | None]]) -> bool:
-    start = (body.lineno, body.col_offset)
+def _covers(body: ast.expr, starts: list[tuple[int, int]]) -> bool:
+    first = (body.lineno, body.col_offset)
     end = (body.end_lineno or body.lineno, body.end_col_offset or 0)
-    return all(line is not None and column is not None and start <= (line, column) < end for line, column in columns)
+    return all(first <= start < end for start in starts)
 
 
 def _file(name: str) -> _File | None:
