@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 from PIL import Image
@@ -107,9 +108,9 @@ def lost_page_tree() -> bytes:
     return good(1).replace(b"/Kids [4 0 R] /Count 1", b"/Kids [null] /Count 1")
 
 
-def uncounted() -> bytes:
-    """A page tree that counts no page, though the file holds some."""
-    return good(2).replace(b"/Count 2", b"/Count 0")
+def orphaned_pages() -> bytes:
+    """An empty page tree in a file that holds pages."""
+    return re.sub(rb"/Kids \[[^]]*\] /Count 2", b"/Kids [] /Count 0", good(2))
 
 
 def many_pages(pages: int = 1_000) -> bytes:
@@ -274,7 +275,7 @@ UNUSABLE: dict[str, tuple[Callable[[], bytes], str]] = {
     "truncated.pdf": (truncated, "corrupt"),
     "header_only.pdf": (header_only, "corrupt"),
     "headless.pdf": (headless, "corrupt"),
-    "uncounted.pdf": (uncounted, "corrupt"),
+    "orphaned_pages.pdf": (orphaned_pages, "corrupt"),
     "zero_bytes.pdf": (zero_bytes, "empty"),
     "white_space.pdf": (white_space, "empty"),
     "zero_pages.pdf": (zero_pages, "empty"),
