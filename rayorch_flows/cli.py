@@ -24,6 +24,7 @@ app: Final = App(
     name="rayorch-flows",
     help="Turn a corpus of documents into a table of training records, on Ray, watched in Prefect.",
     version=__version__,
+    suppress_keyboard_interrupt=False,
 )
 
 

@@ -12,6 +12,7 @@ import logging
 import os
 import secrets
 import shutil
+import signal
 import socket
 import tempfile
 import threading
@@ -133,6 +134,13 @@ def connect(home: Home) -> ClusterInfo:
             connection.info()
             _connection = connection
         return _connection.info()
+
+
+def restore_sigterm() -> None:
+    """Ray's core takes SIGTERM over when it connects, and aborts on it; give it back to Python. Main thread only."""
+    handler = signal.getsignal(signal.SIGTERM)
+    if threading.current_thread() is threading.main_thread() and handler is not None:
+        signal.signal(signal.SIGTERM, handler)
 
 
 def worker_environment() -> dict[str, Any] | None:

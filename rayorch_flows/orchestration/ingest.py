@@ -18,11 +18,11 @@ from prefect.artifacts import (
 from prefect.runtime import flow_run as current_flow_run
 from prefect.settings import PREFECT_UI_URL
 
-from rayorch_flows.errors import ExecutionError, UsageError
+from rayorch_flows.errors import ExecutionError
 from rayorch_flows.orchestration import cluster, events, progress
 from rayorch_flows.orchestration.microbatch import MicrobatchFailed, ingest_microbatch
 from rayorch_flows.orchestration.prepared import PreparedFlow, prepare
-from rayorch_flows.orchestration.problems import gist
+from rayorch_flows.orchestration.problems import check_numbers, gist
 from rayorch_flows.orchestration.progress import Board, current_board, showing
 from rayorch_flows.orchestration.report import ingest_report
 from rayorch_flows.orchestration.settings import home
@@ -76,7 +76,7 @@ async def ingest(
         max_failed: The error budget: the run fails when more source items than this failed.
         retry: Which failed rows of the table to try again: none, retryable or failed.
     """
-    _check(microbatch_size=microbatch_size, concurrency=concurrency, limit=limit, max_failed=max_failed)
+    check_numbers(microbatch_size=microbatch_size, concurrency=concurrency, limit=limit, max_failed=max_failed)
     began = time.monotonic()
     board = current_board() or Board(tell=lambda line: None)
     say = _Story(board)
@@ -102,6 +102,7 @@ async def ingest(
     if work.microbatches:
         board.stage = "starting Ray"
         info = await asyncio.to_thread(cluster.connect, home())
+        cluster.restore_sigterm()
         say(f"Ray at {info.address}" + (" (embedded)" if info.embedded else ""))
         board.stage = "ingesting"
         with showing(board):
@@ -136,13 +137,6 @@ class _Story:
     def __call__(self, line: str) -> None:
         self._logger.info(line)
         self._board.tell(line)
-
-
-def _check(**numbers: int | None) -> None:
-    for name, value in numbers.items():
-        least = 0 if name == "max_failed" else 1
-        if value is not None and value < least:
-            raise UsageError(f"{name} is {value}, it must be at least {least}")
 
 
 def _plan(

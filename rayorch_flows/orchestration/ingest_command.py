@@ -11,6 +11,7 @@ from rich.console import Console
 from rayorch_flows.errors import RayorchFlowsError
 from rayorch_flows.orchestration.display import displayed
 from rayorch_flows.orchestration.prepared import prepare
+from rayorch_flows.orchestration.problems import check_numbers
 from rayorch_flows.orchestration.progress import showing
 from rayorch_flows.orchestration.session import session
 from rayorch_flows.orchestration.summary import IngestSummary
@@ -21,6 +22,8 @@ from rayorch_flows.records.uris import local_path
 
 def run_ingest(parameters: dict[str, Any], *, as_json: bool, verbose: bool) -> int:
     """Run the ingest flow, show its progress and its summary; return the exit status."""
+    numbers = ("microbatch_size", "concurrency", "limit", "max_failed")
+    check_numbers(**{name: parameters[name] for name in numbers})
     prepared = prepare(parameters["flow"])
     if local_path(parameters["source"]) is not None:
         list_sources(parameters["source"], prepared.definition.patterns, problems=[])

@@ -1,11 +1,11 @@
-"""Somebody else's exception in a line or two."""
+"""What a user got wrong, and somebody else's exception in a line or two."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-from rayorch_flows.errors import RayorchFlowsError
+from rayorch_flows.errors import RayorchFlowsError, UsageError
 
 LONGEST: Final = 600
 _ESCAPE: Final = re.compile(r"\x1b\[[0-9;]*m")
@@ -24,3 +24,11 @@ def gist(error: object) -> str:
     name = type(error).__name__
     text = text if text.startswith(name) or not isinstance(error, BaseException) else f"{name}: {text}"
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+
+
+def check_numbers(**numbers: int | None) -> None:
+    """Counts are at least 1, the error budget at least 0; None stands for no limit."""
+    for name, value in numbers.items():
+        least = 0 if name == "max_failed" else 1
+        if value is not None and value < least:
+            raise UsageError(f"{name.replace('_', '-')} is {value}, it must be at least {least}")

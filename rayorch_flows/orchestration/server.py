@@ -98,8 +98,8 @@ def claim(home: Home) -> Server:
     with locked(home):
         state = read_state(home)
         if state is None or not state.process.alive():
-            port = _free_port(PREFERRED_PORT)
-            state = ServerState(_launch(home, port), port, ())
+            with _listening(PREFERRED_PORT) as sock:
+                state = ServerState(_launch(home, sock), int(sock.getsockname()[1]), ())
         if me not in state.users:
             state = replace(state, users=(*state.live_users(), me))
         write_state(home, state)
@@ -177,11 +177,14 @@ def server_environment(home: Home, port: int) -> dict[str, str]:
     }
 
 
-def _launch(home: Home, port: int) -> ProcessId:
+def _launch(home: Home, sock: socket.socket) -> ProcessId:
+    """The server inherits the listening socket, so that nobody else can be the one that answers at its port."""
+    command = [sys.executable, "-m", "rayorch_flows.orchestration.server_main", str(home.root), str(sock.fileno())]
     with home.server_log.open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "rayorch_flows.orchestration.server_main", str(home.root), str(port)],
-            env=server_environment(home, port),
+            command,
+            env=server_environment(home, int(sock.getsockname()[1])),
+            pass_fds=[sock.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -190,15 +193,18 @@ def _launch(home: Home, port: int) -> ProcessId:
     return ProcessId.of(process.pid)
 
 
-def _free_port(preferred: int) -> int:
+def _listening(preferred: int) -> socket.socket:
+    """A socket that listens on loopback, at the preferred port if that is free."""
     for port in (preferred, 0):
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                sock.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return int(sock.getsockname()[1])
+        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind(("127.0.0.1", port))
+            sock.listen(128)
+        except OSError:
+            sock.close()
+            continue
+        return sock
     raise InfrastructureError("no free port on 127.0.0.1 for the embedded Prefect server")
 
 

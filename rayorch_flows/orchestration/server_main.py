@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -31,19 +32,14 @@ def watch_users(home: Home) -> None:
             return
 
 
-def main(root: str, port: str) -> None:
+def main(root: str, descriptor: str) -> None:
     home = Home(Path(root))
     threading.Thread(target=watch_users, args=(home,), daemon=True).start()
     import uvicorn
     from prefect.server.api.server import create_app
 
-    uvicorn.run(
-        create_app(final=True),
-        host="127.0.0.1",
-        port=int(port),
-        log_level="warning",
-        timeout_graceful_shutdown=3,
-    )
+    config = uvicorn.Config(create_app(final=True), log_level="warning", timeout_graceful_shutdown=3)
+    uvicorn.Server(config).run(sockets=[socket.socket(fileno=int(descriptor))])
 
 
 if __name__ == "__main__":

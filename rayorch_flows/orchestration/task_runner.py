@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 from prefect_ray import RayTaskRunner
-from typing_extensions import Self
 
 from rayorch_flows.orchestration import cluster
 from rayorch_flows.orchestration.settings import home
@@ -25,4 +24,5 @@ class SharedRayTaskRunner(RayTaskRunner[Any]):
 
     def __enter__(self) -> Self:
         cluster.connect(home())
+        cluster.restore_sigterm()
         return super().__enter__()
