@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from rayorch_flows.errors import UsageError
 from rayorch_flows.program.outcomes import ItemOutcome
-from rayorch_flows.records.arrow import ArrowTable, first_of_each, pa, pc
+from rayorch_flows.records.arrow import ArrowTable, latest_of_each, pa, pc
 from rayorch_flows.records.manifest import Manifest
 from rayorch_flows.records.source import SourceItem, hash_sources
 
@@ -169,7 +169,7 @@ def _not_settled(sources: Sequence[SourceItem], known: ArrowTable, retry: Retry)
             "now_etag": pa.array([item.etag for item in sources], pa.string()),
         }
     )
-    joined = listing.join(first_of_each(known, "uri", "committed_at"), keys="uri", join_type="inner")
+    joined = listing.join(latest_of_each(known, "uri", "committed_at"), keys="uri", join_type="inner")
     etag, now_etag = pc.fill_null(joined["etag"], ""), joined["now_etag"]
     both_tagged = pc.and_(pc.not_equal(etag, ""), pc.not_equal(now_etag, ""))
     never = pa.scalar(0, pa.timestamp("us", tz="UTC"))

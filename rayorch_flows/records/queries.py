@@ -7,12 +7,10 @@ under one semantic fingerprint.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict
 
-from rayorch_flows.errors import UsageError
 from rayorch_flows.program.outcomes import ItemOutcome
 from rayorch_flows.records.arrow import ArrowTable, pa, pc
 from rayorch_flows.records.table import RecordTable
@@ -165,14 +163,6 @@ def shows(semantic_fingerprint: str | None) -> str:
     return f"the current row of every source under fingerprint {semantic_fingerprint[:12]}"
 
 
-def committed_since(table: RecordTable, moment: datetime) -> ArrowTable:
-    """uri, outcome, microbatch_id and committed_at of all rows committed after ``moment``."""
-    if moment.tzinfo is None:
-        raise UsageError("the moment needs a time zone")
-    rows = table.rows(["uri", "outcome", "microbatch_id", "committed_at"])
-    return rows.filter(pc.greater(rows["committed_at"], pa.scalar(moment, pa.timestamp("us", tz="UTC"))))
-
-
 def _as_stored(uri: str) -> str:
     if local_path(uri) is None or uri.startswith("file://"):
         return uri
@@ -210,7 +200,9 @@ def _counts(column: Any) -> dict[str, int]:
 
 def _by_cause(rows: ArrowTable) -> tuple[CauseCount, ...]:
     grouped = (
-        rows.select(["cause_kind", "cause"]).group_by("cause_kind").aggregate([("cause", "min"), ("cause", "count")])
+        rows.select(["cause_kind", "cause"])
+        .group_by("cause_kind")
+        .aggregate([("cause", "min"), ("cause", "count", pc.CountOptions(mode="all"))])
     )
     found = [
         CauseCount(cause_kind=row["cause_kind"] or "", count=row["cause_count"], example=row["cause_min"] or "")

@@ -76,7 +76,7 @@ def canonical(record_schema: ArrowSchema) -> ArrowSchema:
             next_step="rename those fields of the flow's record schema",
         )
     try:
-        delta = DeltaSchema.from_arrow(record_schema.remove_metadata())
+        delta = DeltaSchema.from_arrow(pa.schema([(field.name, _in_micros(field.type)) for field in record_schema]))
         stored = pa.schema(delta.to_arrow())
     except Exception as error:
         raise TableError(
@@ -143,6 +143,17 @@ def failed_rows(
         for index in indices
     ]
     return pa.Table.from_pylist(rows, schema=staged_schema(record_schema))
+
+
+def _in_micros(kind: Any) -> Any:
+    """Nanoseconds would put the table out of reach of most Delta readers."""
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz)
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, _in_micros(field.type)) for field in kind])
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return pa.list_(_in_micros(kind.value_type))
+    return kind
 
 
 def _row(outcome: SourceOutcomeLike, source: SourceItem, names: frozenset[str], attempt: int) -> dict[str, Any]:

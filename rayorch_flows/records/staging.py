@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 
 from rayorch_flows.errors import TableError
 from rayorch_flows.program.outcomes import Cause, ItemOutcome
-from rayorch_flows.records.arrow import ArrowSchema, ArrowTable, pa, pc
+from rayorch_flows.records.arrow import ArrowSchema, ArrowTable, pa, pc, rows_at
 from rayorch_flows.records.manifest import Manifest
 from rayorch_flows.records.schema import (
     SOURCE_INDEX,
@@ -72,8 +72,14 @@ class StagingSink:
         self._storage = TableStorage(table_uri, storage_options)
         self._manifest = manifest
         self._schema = record_schema
-        self._writer = ""
+        self._writer = uuid.uuid4().hex[:12]
         self._written = 0
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (
+            StagingSink,
+            (self._storage.table_uri, self._manifest, self._schema, self._storage.storage_options),
+        )
 
     def __repr__(self) -> str:
         return f"StagingSink({self._storage.table_uri!r}, {self._manifest.microbatch_id!r})"
@@ -88,7 +94,6 @@ class StagingSink:
         if not outcomes:
             return
         rows = outcome_rows(outcomes, self._manifest.sources, self._schema, attempt)
-        self._writer = self._writer or uuid.uuid4().hex[:12]
         self._written += 1
         name = f"{attempt:06d}-{self._written:06d}-{self._writer}{_SUFFIX}"
         folder = _folder(self._manifest.semantic_fingerprint, microbatch)
@@ -143,9 +148,8 @@ def merge(rows: ArrowTable) -> Staged:
         held = best.get(index)
         if held is None or rank < held[0] or rank == held[0] == 2:
             best[index] = (rank, place)
-    places = sorted(place for _, place in best.values())
     return Staged(
-        rows.take(pa.array(places, pa.int64())),
+        rows_at(rows, [place for _, place in best.values()]),
         frozenset(index for index, (rank, _) in best.items() if rank < 2),
         frozenset(index for index, (rank, _) in best.items() if rank == 2),
     )

@@ -24,7 +24,10 @@ from rayorch_flows.records.uris import local_path
 PRIVATE_FOLDER: Final = "_rayorch_flows"
 """Under the table's root. The leading underscore keeps Delta readers and ``vacuum`` away from it."""
 _TEMPORARY: Final = ".tmp-"
-_UNUSABLE: Final = re.compile(r"%[0-9A-Fa-f]{2}|[\x00-\x1f\x7f]")
+_COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
+_REMOTE_DEFAULTS: Final = {"max_retries": "5", "retry_timeout": "15s", "connect_timeout": "5s"}
+"""So that a store which cannot be reached is an error within seconds."""
+_UNUSABLE: Final = re.compile(r"%[0-9A-Fa-f]{2}|[\x00-\x1f\x7f\[\]^|\\]")
 
 Result = TypeVar("Result")
 
@@ -103,7 +106,7 @@ class TableStorage:
     def _handler(self) -> Any:
         if self._remote is None:
             self._remote = pafs.PyFileSystem(
-                _ObjectStore(f"{self.table_uri.rstrip('/')}/{PRIVATE_FOLDER}", self.storage_options)
+                _ObjectStore(f"{self.table_uri}/{PRIVATE_FOLDER}", remote_options(self.table_uri, self.storage_options))
             )
         return self._remote
 
@@ -130,6 +133,18 @@ class TableStorage:
             return action()
         except (OSError, pa.ArrowException) as error:
             raise _broken(self.table_uri, path, error) from error
+
+
+def remote_options(uri: str, storage_options: Mapping[str, str]) -> dict[str, str]:
+    """deltalake's storage options for this place: ours as defaults, the user's above them."""
+    if local_path(uri) is not None:
+        return dict(storage_options)
+    return {**_REMOTE_DEFAULTS, **storage_options}
+
+
+def plain_message(error: BaseException) -> str:
+    """An error's message on one line, without colours."""
+    return " ".join(_COLOUR.sub("", str(error)).split())
 
 
 class _ObjectStore(DeltaStorageHandler):
@@ -172,7 +187,7 @@ def table_location(uri: str) -> str:
     place = os.path.abspath(path.expanduser())
     if _UNUSABLE.search(place):
         raise TableError(
-            "the Delta library cannot keep a table in a folder with control characters or %XX in its name",
+            "the Delta library cannot keep a table in a folder with [ ] ^ | \\ %XX or control characters in its path",
             where=repr(place),
             next_step="choose another folder",
         )
@@ -180,6 +195,13 @@ def table_location(uri: str) -> str:
 
 
 def _write_local(target: Path, data: bytes) -> None:
+    try:
+        _write_once(target, data)
+    except FileNotFoundError:  # the folder was cleaned up in between
+        _write_once(target, data)
+
+
+def _write_once(target: Path, data: bytes) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.parent / f"{_TEMPORARY}{uuid.uuid4().hex}"
     try:
@@ -201,7 +223,7 @@ def _write_local(target: Path, data: bytes) -> None:
 
 def _broken(table: str, path: str, error: BaseException) -> TableError:
     return TableError(
-        f"cannot use {PRIVATE_FOLDER}/{path} beside the table: {error}",
+        f"cannot use {PRIVATE_FOLDER}/{path} beside the table: {plain_message(error)}",
         where=table,
         next_step="check that the table's storage is reachable, writable and not full",
     )

@@ -8,11 +8,7 @@ refuses the other, which reads again and decides again.
 
 from __future__ import annotations
 
-import functools
-import logging
-import operator
 import random
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,17 +16,18 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
-from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError, DeltaError
 
 from rayorch_flows.errors import TableError
 from rayorch_flows.program.outcomes import ItemOutcome
-from rayorch_flows.records.arrow import ArrowSchema, ArrowTable, ds, first_of_each, pa, pc
+from rayorch_flows.records import delta
+from rayorch_flows.records.arrow import ArrowSchema, ArrowTable, latest_of_each, pa, pc, rows_at
 from rayorch_flows.records.manifest import Manifest, ManifestStore
 from rayorch_flows.records.schema import canonical, table_schema
 from rayorch_flows.records.source import SourceItem
 from rayorch_flows.records.staging import StagingArea, StagingSink
-from rayorch_flows.records.storage import PRIVATE_FOLDER, table_location
+from rayorch_flows.records.storage import PRIVATE_FOLDER, plain_message, remote_options, table_location
 from rayorch_flows.records.uris import local_path
 
 KNOWN_COLUMNS: Final = (
@@ -40,14 +37,8 @@ _KEY_COLUMNS: Final = (
     "uri", "content_hash", "semantic_fingerprint", "outcome", "microbatch_id", "flow_run_id", "attempt",
     "committed_at",
 )  # fmt: skip
-_LOG: Final = logging.getLogger(__name__)
-_WRITER: Final = WriterProperties(compression="ZSTD")
-_APPLICATION: Final = "rayorch-flows"
-_FLOW_PROPERTY: Final = "rayorchFlows.flow"
 _PATIENCE_S: Final = 120.0
 _COMPACT_EVERY: Final = 20
-_COMPACT_BYTES: Final = 64 * 1024 * 1024
-_PLAIN: Final = re.compile(r"[A-Za-z0-9._-]*")
 
 Result = TypeVar("Result")
 
@@ -101,24 +92,24 @@ class RecordTable:
     def open(cls, uri: str | Path, storage_options: Mapping[str, str] | None = None) -> RecordTable:
         """Open an existing record table without knowing its flow: the record columns are those that it has."""
         bare = cls(uri, pa.schema([]), storage_options)
-        delta = bare._load()
-        if delta is None:
+        snapshot = bare._load()
+        if snapshot is None:
             raise TableError(
                 "there is no record table here",
                 where=bare.uri,
                 next_step="check the place, or make it with: rayorch-flows ingest SOURCE --table TABLE",
             )
-        schema: Any = pa.schema(cast("Any", delta.schema().to_arrow()))
-        lacking = [name for name in bare.schema.names if name not in schema.names]
+        found = delta.columns_of(snapshot)
+        lacking = [name for name in bare.schema.names if name not in found.names]
         if lacking:
             raise TableError(
                 f"this Delta table is not a record table: it lacks {', '.join(lacking)}",
                 where=bare.uri,
                 next_step="give the table that rayorch-flows ingest wrote",
             )
-        own = pa.schema([field for field in schema if field.name not in bare.schema.names])
-        table = cls(uri, own, storage_options, flow=delta.metadata().configuration.get(_FLOW_PROPERTY, ""))
-        table._check(delta)
+        own = pa.schema([field for field in found if field.name not in bare.schema.names])
+        table = cls(uri, own, storage_options, flow=delta.flow_of(snapshot))
+        table._check(snapshot)
         return table
 
     def create(self) -> None:
@@ -131,8 +122,8 @@ class RecordTable:
 
     def version(self) -> int:
         """The table's Delta version, -1 if there is no table yet."""
-        delta = self._opened()
-        return -1 if delta is None else delta.version()
+        snapshot = self._opened()
+        return -1 if snapshot is None else snapshot.version()
 
     def manifests(self, semantic_fingerprint: str) -> ManifestStore:
         """The manifests of unfinished microbatches beside this table."""
@@ -155,11 +146,11 @@ class RecordTable:
     ) -> ArrowTable:
         """All rows, or those whose value in each column of ``among`` is one of the given; all columns or some."""
         names = list(columns) if columns is not None else list(self.schema.names)
-        delta = self._opened()
-        if delta is None:
+        snapshot = self._opened()
+        if snapshot is None:
             return pa.schema([self.schema.field(name) for name in names]).empty_table()
         try:
-            return _read(delta, names, among or {})
+            return delta.read(snapshot, names, among or {})
         except (DeltaError, OSError, pa.ArrowException) as error:
             raise self._broken("read", error) from error
 
@@ -168,7 +159,7 @@ class RecordTable:
         names = list(columns) if columns is not None else list(self.schema.names)
         among = None if semantic_fingerprint is None else {"semantic_fingerprint": [semantic_fingerprint]}
         wanted = list(dict.fromkeys([*names, "uri", "committed_at"]))
-        return first_of_each(self.rows(wanted, among=among), "uri", "committed_at").select(names)
+        return latest_of_each(self.rows(wanted, among=among), "uri", "committed_at").select(names)
 
     def commit(
         self,
@@ -191,49 +182,39 @@ class RecordTable:
         incoming = _without_repeats(rows)
         if incoming.num_rows == 0:
             return CommitResult(self._ready().version(), 0, 0, 0)
-        return self._transact(lambda delta: self._commit_once(delta, incoming, stamps))
+        return self._transact(lambda snapshot: self._commit_once(snapshot, incoming, stamps))
 
     def refresh(self, items: Sequence[SourceItem], *, semantic_fingerprint: str) -> int:
         """Note a new size, time and tag for rows whose content is unchanged, and make them the current rows."""
         if not items:
             return 0
-        return self._transact(lambda delta: self._refresh_once(delta, items, semantic_fingerprint))
+        return self._transact(lambda snapshot: self._refresh_once(snapshot, items, semantic_fingerprint))
 
-    def compact(self) -> None:
-        """Merge small files. Needed for speed only; loses quietly against a concurrent commit."""
-        delta = self._opened()
-        if delta is None:
-            return
-        try:
-            delta.optimize.compact(target_size=_COMPACT_BYTES, writer_properties=_WRITER)
-        except (DeltaError, OSError) as error:
-            _LOG.debug("compaction of %s skipped: %s", self.uri, error)
+    def maintain(self) -> None:
+        """Merge small files and delete those that no version of the last week uses. For speed and space only."""
+        snapshot = self._opened()
+        if snapshot is not None:
+            delta.compact(snapshot)
+            delta.vacuum(snapshot)
 
-    def _commit_once(self, delta: DeltaTable, incoming: ArrowTable, stamps: Mapping[str, str]) -> CommitResult:
-        existing = _read(delta, _KEY_COLUMNS, {"uri": incoming["uri"].unique().to_pylist()})
+    def _commit_once(self, snapshot: DeltaTable, incoming: ArrowTable, stamps: Mapping[str, str]) -> CommitResult:
+        existing = delta.read(snapshot, _KEY_COLUMNS, {"uri": incoming["uri"].unique().to_pylist()})
         decision = _decide(existing, incoming, stamps)
-        if decision.rows.num_rows == 0:
-            return CommitResult(delta.version(), 0, 0, decision.skipped)
-        data = self._stamped(decision.rows, stamps, _later_than(existing["committed_at"]))
-        if decision.replaced:
-            self._replace(delta, data, stamps["semantic_fingerprint"])
-        else:
-            write_deltalake(
-                delta,
-                data,
-                mode="append",
-                writer_properties=_WRITER,
-                commit_properties=_properties(delta),
-            )
-        return CommitResult(delta.version(), decision.inserted, decision.replaced, decision.skipped)
+        if decision.rows.num_rows:
+            data = self._stamped(decision.rows, stamps, _later_than(existing["committed_at"]))
+            if decision.replaced:
+                delta.replace(snapshot, data, stamps["semantic_fingerprint"])
+            else:
+                delta.append(snapshot, data)
+        return CommitResult(snapshot.version(), decision.inserted, decision.replaced, decision.skipped)
 
-    def _refresh_once(self, delta: DeltaTable, items: Sequence[SourceItem], semantic_fingerprint: str) -> int:
+    def _refresh_once(self, snapshot: DeltaTable, items: Sequence[SourceItem], semantic_fingerprint: str) -> int:
         uris = [item.uri for item in items]
-        at = _later_than(_read(delta, _KEY_COLUMNS, {"uri": uris})["committed_at"])
-        rows = _read(delta, self.schema.names, {"uri": uris, "semantic_fingerprint": [semantic_fingerprint]})
+        at = _later_than(delta.read(snapshot, _KEY_COLUMNS, {"uri": uris})["committed_at"])
+        rows = delta.read(snapshot, self.schema.names, {"uri": uris, "semantic_fingerprint": [semantic_fingerprint]})
         wanted = {(item.uri, item.content_hash): item for item in items}
-        found = [wanted.get(key) for key in _keys(rows)]
-        rows = rows.filter(pa.array([item is not None for item in found]))
+        found = [wanted.get(key) for key in delta.keys_of(rows)]
+        rows = rows.filter(pa.array([item is not None for item in found], pa.bool_()))
         news = [item for item in found if item is not None]
         if not news:
             return 0
@@ -246,33 +227,8 @@ class RecordTable:
         for name, values in changed.items():
             field = self.schema.field(name)
             rows = rows.set_column(self.schema.get_field_index(name), field, pa.array(values, field.type))
-        self._replace(delta, rows, semantic_fingerprint)
+        delta.replace(snapshot, rows, semantic_fingerprint)
         return len(news)
-
-    def _replace(self, delta: DeltaTable, data: ArrowTable, semantic_fingerprint: str) -> None:
-        """Put ``data`` into the table, in place of the rows with the same keys.
-
-        The transaction overwrites every row with one of these content hashes, so the rows of other URIs that share a
-        hash are written again with it. (Hashes are hex, so no file name enters SQL. ``merge`` would do, but it leaves
-        files behind that pyarrow cannot filter.)
-        """
-        hashes = cast("list[str]", data["content_hash"].unique().to_pylist())
-        there = _read(
-            delta,
-            self.schema.names,
-            {"content_hash": hashes, "semantic_fingerprint": [semantic_fingerprint]},
-        )
-        keys = set(_keys(data))
-        kept = there.filter(pa.array([key not in keys for key in _keys(there)], pa.bool_()))
-        quoted = ", ".join(f"'{_plain(value)}'" for value in hashes)
-        write_deltalake(
-            delta,
-            pa.concat_tables([kept.cast(data.schema), data]),
-            mode="overwrite",
-            predicate=f"semantic_fingerprint = '{_plain(semantic_fingerprint)}' AND content_hash IN ({quoted})",
-            writer_properties=_WRITER,
-            commit_properties=_properties(delta),
-        )
 
     def _transact(self, action: Callable[[DeltaTable], Result]) -> Result:
         """Run ``action`` on fresh snapshots until no concurrent commit gets in its way."""
@@ -280,8 +236,8 @@ class RecordTable:
         tries = 0
         while True:
             try:
-                delta = self._ready()
-                result = action(delta)
+                snapshot = self._ready()
+                result = action(snapshot)
                 break
             except CommitFailedError as error:
                 tries += 1
@@ -290,8 +246,8 @@ class RecordTable:
                 time.sleep(random.uniform(0.005, min(1.0, 0.02 * 2 ** min(tries, 6))))
             except (DeltaError, OSError, pa.ArrowException) as error:
                 raise self._broken("commit to", error) from error
-        if delta.version() % _COMPACT_EVERY == 0:
-            self.compact()
+        if snapshot.version() % _COMPACT_EVERY == 0:
+            delta.compact(snapshot)
         return result
 
     def _stamped(self, rows: ArrowTable, stamps: Mapping[str, str], at: datetime) -> ArrowTable:
@@ -302,54 +258,48 @@ class RecordTable:
         return rows.append_column("committed_at", moment).select(self.schema.names).cast(self.schema)
 
     def _ready(self) -> DeltaTable:
-        delta = self._opened()
-        if delta is not None:
-            return delta
+        snapshot = self._opened()
+        if snapshot is not None:
+            return snapshot
         self._check_place_is_free()
         try:
-            DeltaTable.create(
-                self.uri,
-                schema=self.schema,
-                mode="ignore",
-                name=self.flow or None,
-                configuration={_FLOW_PROPERTY: self.flow} if self.flow else None,
-                storage_options=self._options or None,
-                raise_if_key_not_exists=False,
-            )
+            delta.create(self.uri, self.schema, self.flow, remote_options(self.uri, self._options))
         except (DeltaError, OSError) as error:  # another process may have been first
-            delta = self._opened()
-            if delta is None:
+            snapshot = self._opened()
+            if snapshot is None:
                 raise self._broken("create", error) from error
-            return delta
-        delta = self._opened()
-        if delta is None:
+            return snapshot
+        snapshot = self._opened()
+        if snapshot is None:
             raise TableError("the table was created but cannot be found", where=self.uri)
-        return delta
+        return snapshot
 
     def _opened(self) -> DeltaTable | None:
-        delta = self._load()
-        if delta is not None:
-            self._check(delta)
-        return delta
+        snapshot = self._load()
+        if snapshot is not None:
+            self._check(snapshot)
+        return snapshot
 
     def _load(self) -> DeltaTable | None:
+        place = local_path(self.uri)
+        if place is not None and place.is_file():
+            raise TableError(
+                "there is a file where the table should be", where=self.uri, next_step="give a folder as the table"
+            )
         try:
-            return DeltaTable(self.uri, storage_options=self._options or None)
-        except TableNotFoundError:
-            return None
+            return delta.load(self.uri, remote_options(self.uri, self._options))
         except (DeltaError, OSError, ValueError) as error:
             raise self._broken("open", error) from error
 
-    def _check(self, delta: DeltaTable) -> None:
-        held = delta.metadata().configuration.get(_FLOW_PROPERTY, "")
+    def _check(self, snapshot: DeltaTable) -> None:
+        held = delta.flow_of(snapshot)
         if held and self.flow and held != self.flow:
             raise TableError(
                 f"this table holds the records of flow {held!r}, not of {self.flow!r}",
                 where=self.uri,
                 next_step="give each flow a table of its own",
             )
-        schema: Any = pa.schema(cast("Any", delta.schema().to_arrow()))
-        found = {field.name: field.type for field in schema}
+        found = {field.name: field.type for field in delta.columns_of(snapshot)}
         wanted = {field.name: field.type for field in self.schema}
         if found == wanted:
             return
@@ -368,8 +318,6 @@ class RecordTable:
         place = local_path(self.uri)
         if place is None or not place.exists():
             return
-        if not place.is_dir():
-            raise TableError("there is a file where the table should be", where=self.uri)
         foreign = [entry.name for entry in place.iterdir() if entry.name not in (PRIVATE_FOLDER, "_delta_log")]
         if foreign:
             raise TableError(
@@ -380,7 +328,7 @@ class RecordTable:
 
     def _broken(self, doing: str, error: BaseException) -> TableError:
         return TableError(
-            f"cannot {doing} the record table: {error}",
+            f"cannot {doing} the record table: {plain_message(error)}",
             where=self.uri,
             next_step="check that the storage is reachable and writable, and the storage options",
         )
@@ -388,27 +336,6 @@ class RecordTable:
 
 def _rebuild(uri: str, record_schema: ArrowSchema, options: Mapping[str, str], flow: str) -> RecordTable:
     return RecordTable(uri, record_schema, options, flow=flow)
-
-
-def _read(delta: DeltaTable, columns: Sequence[str], among: Mapping[str, Sequence[str]]) -> ArrowTable:
-    tests = [ds.field(name).isin(pa.array(values, pa.string())) for name, values in among.items()]
-    where = functools.reduce(operator.and_, tests) if tests else None
-    dataset: Any = delta.to_pyarrow_dataset()
-    try:
-        return dataset.to_table(columns=list(columns), filter=where)
-    except pa.ArrowNotImplementedError:  # a foreign writer left string views, which pyarrow cannot filter on read
-        rows = dataset.to_table(columns=list(dict.fromkeys([*columns, *among])))
-        return rows.filter(where).select(list(columns))
-
-
-def _plain(value: str) -> str:
-    if not _PLAIN.fullmatch(value):
-        raise TableError(f"a fingerprint or content hash is made of letters and digits, not {value!r}")
-    return value
-
-
-def _properties(delta: DeltaTable) -> CommitProperties:
-    return CommitProperties(app_transactions=[Transaction(_APPLICATION, delta.version() + 1)])
 
 
 def _later_than(times: Any) -> datetime:
@@ -422,11 +349,11 @@ def _without_repeats(rows: ArrowTable) -> ArrowTable:
     """One row a (uri, content_hash): a success before a failure, else the first."""
     best: dict[tuple[str, str], int] = {}
     outcomes = rows["outcome"].to_pylist()
-    for place, key in enumerate(_keys(rows)):
+    for place, key in enumerate(delta.keys_of(rows)):
         held = best.setdefault(key, place)
         if outcomes[held] == ItemOutcome.FAILED.value != outcomes[place]:
             best[key] = place
-    return rows if len(best) == rows.num_rows else rows.take(pa.array(sorted(best.values()), pa.int64()))
+    return rows if len(best) == rows.num_rows else rows_at(rows, sorted(best.values()))
 
 
 def _decide(existing: ArrowTable, incoming: ArrowTable, stamps: Mapping[str, str]) -> _Decision:
@@ -438,7 +365,7 @@ def _decide(existing: ArrowTable, incoming: ArrowTable, stamps: Mapping[str, str
     attempts = incoming["attempt"].to_pylist()
     kept: list[int] = []
     inserted = replaced = 0
-    for place, key in enumerate(_keys(incoming)):
+    for place, key in enumerate(delta.keys_of(incoming)):
         there = held.get(key)
         if there is None:
             inserted += 1
@@ -449,9 +376,5 @@ def _decide(existing: ArrowTable, incoming: ArrowTable, stamps: Mapping[str, str
         else:
             replaced += 1
         kept.append(place)
-    rows = incoming if len(kept) == incoming.num_rows else incoming.take(pa.array(kept, pa.int64()))
+    rows = incoming if len(kept) == incoming.num_rows else rows_at(incoming, kept)
     return _Decision(rows, inserted, replaced, incoming.num_rows - len(kept))
-
-
-def _keys(rows: ArrowTable) -> list[tuple[str, str]]:
-    return list(zip(rows["uri"].to_pylist(), rows["content_hash"].to_pylist(), strict=True))
