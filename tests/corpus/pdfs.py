@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from PIL import Image
+from PIL import Image, ImageOps
 
 from rayorch_flows.stages.pdfwriter import PdfWriter, text_content
 from rayorch_flows.stages.sample import page_image
@@ -215,6 +215,14 @@ def stamped_scan() -> bytes:
     """A scan whose only text is a stamp that a download portal put on it."""
     writer = PdfWriter()
     writer.add_image_page(page_image(PROSE), overlay=text_content(("Downloaded on 1 May",), font_size=8))
+    return writer.to_bytes()
+
+
+def dark_scan() -> bytes:
+    """Two scans, the second one white on black."""
+    writer = PdfWriter()
+    writer.add_image_page(page_image(PROSE))
+    writer.add_image_page(ImageOps.invert(page_image(PROSE)))
     return writer.to_bytes()
 
 
