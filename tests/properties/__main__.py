@@ -1,0 +1,60 @@
+"""The long mode: ``python -m tests.properties --programs 100000 [--seed 0] [--processes 2]``."""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import sys
+import time
+import traceback
+from collections import Counter
+
+from tests.properties.case import check, failure, seeded, shrink
+
+CHUNK = 250
+
+
+def chunk(first: int, count: int) -> tuple[Counter[str], list[int]]:
+    """Run ``count`` programs; what they covered, and the seeds that failed."""
+    covered: Counter[str] = Counter()
+    failed: list[int] = []
+    for seed in range(first, first + count):
+        try:
+            covered.update(check(seeded(seed)).coverage())
+        except Exception:
+            failed.append(seed)
+    return covered, failed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.properties", description=__doc__)
+    parser.add_argument("--programs", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--processes", type=int, default=multiprocessing.cpu_count())
+    parser.add_argument("--show", type=int, default=1, help="shrink and print so many failures")
+    options = parser.parse_args()
+    began = time.monotonic()
+    covered: Counter[str] = Counter()
+    failed: list[int] = []
+    starts = range(options.seed, options.seed + options.programs, CHUNK)
+    work = [(first, min(CHUNK, options.seed + options.programs - first)) for first in starts]
+    with multiprocessing.get_context("fork").Pool(options.processes) as pool:
+        for more, seeds in pool.starmap(chunk, work, chunksize=1):
+            covered += more
+            failed += seeds
+    elapsed = time.monotonic() - began
+    print(f"{options.programs} programs in {elapsed:.1f} s, {len(failed)} failed", *sorted(failed)[:20])
+    print(", ".join(f"{count} {what}" for what, count in sorted(covered.items())))
+    for seed in sorted(failed)[: options.show]:
+        kind = failure(seeded(seed))
+        case = shrink(seeded(seed), lambda candidate, kind=kind: failure(candidate) == kind)
+        print(f"\nseed {seed}: {case}")
+        try:
+            check(case)
+        except Exception:
+            traceback.print_exc()
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
