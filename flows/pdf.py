@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from typing import Final, Literal
 
-import pyarrow as pa
-
 from rayorch_flows import F, Pipeline, Port, RayModule, RecoveryPolicy
 from rayorch_flows.orchestration.flow_definition import FlowDefinition
+from rayorch_flows.records.arrow import pa
 from rayorch_flows.stages.ocr import RapidOcr, TesseractOcr
 from rayorch_flows.stages.pdf import AssembleMarkdown, JoinPage, OpenPdf, Render, TextLayer
 
