@@ -28,10 +28,8 @@ def timeline(calls: Sequence[CallSummary], elapsed_s: float) -> str:
         color = _COLORS[row % len(_COLORS)]
         parts.append(_text(_LABEL - 8, y + 13, call.call, anchor="end"))
         if call.batches:
-            parts.append(
-                f'<rect x="{x:.1f}" y="{y}" width="{length:.1f}" height="18" rx="3" fill="{color}" fill-opacity="0.25"/>'
-                f'<rect x="{x:.1f}" y="{y}" width="{length * min(1.0, busy):.1f}" height="18" rx="3" fill="{color}"/>'
-            )
+            parts.append(_bar(x, y, length, color, opacity=0.25))
+            parts.append(_bar(x, y, length * min(1.0, busy), color))
             parts.append(_text(_WIDTH - 112, y + 13, f"{busy:.1f} busy, {call.busy_s:.1f} s"))
     for tick in range(5):
         x = _LABEL + plot * tick / 4
@@ -81,6 +79,11 @@ def _bins(call: CallSummary, most: int = 16) -> list[tuple[str, int]]:
         count = sum(number for size, number in call.sizes.items() if first <= size <= last)
         bins.append((str(first) if first == last else f"{first}-{last}", count))
     return bins
+
+
+def _bar(x: float, y: float, length: float, color: str, *, opacity: float = 1.0) -> str:
+    place = f'x="{x:.1f}" y="{y}" width="{length:.1f}" height="18" rx="3"'
+    return f'<rect {place} fill="{color}" fill-opacity="{opacity}"/>'
 
 
 def _text(x: float, y: float, text: str, *, anchor: str = "start") -> str:

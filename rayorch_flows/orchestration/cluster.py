@@ -7,6 +7,7 @@ are tied to the thread that started them, and outside the main thread Ray leaves
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import os
@@ -215,9 +216,8 @@ def _set_environment(home: Home) -> None:
     os.environ.pop("RAY_AUTH_TOKEN", None)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    from ray._raylet import Config
-
-    Config.initialize("")
+    raylet: Any = importlib.import_module("ray._raylet")
+    raylet.Config.initialize("")
 
 
 def _expect_listener(address: str) -> None:

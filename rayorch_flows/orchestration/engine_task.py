@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import cloudpickle
 from prefect import get_run_logger, task
@@ -19,6 +19,8 @@ from rayorch_flows.orchestration import progress
 from rayorch_flows.orchestration.progress import Part
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from rayorch_flows.program.outcomes import Cause
     from rayorch_flows.program.plan import Plan
     from rayorch_flows.runtime.host import MicrobatchProgress, MicrobatchSpec
@@ -82,7 +84,7 @@ class ShownProgress:
         self._logger = get_run_logger()
         self._began = self._logged = time.monotonic()
         self._updated = 0.0
-        self._artifact = create_progress_artifact(0.0, description="starting")
+        self._artifact = cast("UUID", create_progress_artifact(0.0, description="starting"))
 
     def update(self, state: MicrobatchProgress, *, final: bool) -> None:
         now = time.monotonic()

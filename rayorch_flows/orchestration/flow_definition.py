@@ -9,11 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, Final
 
 from rayorch_flows.errors import UsageError
+from rayorch_flows.records.arrow import ArrowSchema
 
 if TYPE_CHECKING:
     from rayorch_flows import Pipeline
@@ -33,7 +32,7 @@ class FlowDefinition:
 
     name: str
     pipeline: Callable[..., Pipeline]
-    record: pa.Schema
+    record: ArrowSchema
     patterns: tuple[str, ...]
 
     def __post_init__(self) -> None:
@@ -95,6 +94,6 @@ def _attribute_of_file(path: Path, attribute: str) -> Any:
             del sys.modules[name]
             raise
     try:
-        return cast("Any", getattr(module, attribute))
+        return getattr(module, attribute)
     except AttributeError:
         raise UsageError(f"{path} has no {attribute!r}", next_step="check the name after the colon") from None

@@ -198,10 +198,9 @@ async def _run_all(
 
 
 async def _run_one(table: str, manifest: Manifest, flow: str) -> MicrobatchSummary:
+    run: Any = ingest_microbatch
     try:
-        state: Any = await ingest_microbatch(
-            table=table, flow=flow, microbatch=manifest.microbatch_id, return_state=True
-        )
+        state: Any = await run(table=table, flow=flow, microbatch=manifest.microbatch_id, return_state=True)
         result: Any = await state.aresult(raise_on_failure=False)
     except Exception as error:
         result = error

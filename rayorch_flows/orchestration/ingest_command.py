@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 from typing import Any
 
@@ -41,14 +42,16 @@ def run_ingest(parameters: dict[str, Any], *, as_json: bool, verbose: bool) -> i
 
 
 def _import_flows() -> None:
-    import rayorch_flows.orchestration.ingest  # noqa: F401
+    importlib.import_module("rayorch_flows.orchestration.ingest")
 
 
 async def _run(parameters: dict[str, Any], console: Console) -> IngestSummary | BaseException:
     from rayorch_flows.orchestration.ingest import IngestFailed, ingest
 
+    run: Any = ingest
+
     async with displayed(console) as board:
         with showing(board):
-            state: Any = await ingest(**parameters, return_state=True)
+            state: Any = await run(**parameters, return_state=True)
             result: Any = await state.aresult(raise_on_failure=False)
     return result.summary if isinstance(result, IngestFailed) else result

@@ -8,24 +8,24 @@ import logging
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import cloudpickle
 from prefect import flow, get_run_logger
 from prefect.artifacts import acreate_markdown_artifact
 from prefect.context import FlowRunContext
 from prefect.runtime import flow_run as current_flow_run
-from prefect_ray.task_runners import PrefectRayFuture
 from prefect_ray.context import remote_options
+from prefect_ray.task_runners import PrefectRayFuture
 
 from rayorch_flows.errors import ExecutionError, InfrastructureError
 from rayorch_flows.orchestration import cluster, events
 from rayorch_flows.orchestration.engine_task import EngineRequest, EngineResult, part_of, run_in_engine
 from rayorch_flows.orchestration.prepared import PreparedFlow, prepare
+from rayorch_flows.orchestration.problems import gist
 from rayorch_flows.orchestration.progress import Part, current_board
 from rayorch_flows.orchestration.report import microbatch_report
 from rayorch_flows.orchestration.settings import home
-from rayorch_flows.orchestration.problems import gist
 from rayorch_flows.orchestration.summary import CallSummary, MicrobatchSummary
 from rayorch_flows.orchestration.task_runner import SharedRayTaskRunner
 from rayorch_flows.orchestration.unit import Unit, open_unit
@@ -61,7 +61,7 @@ def _run_name() -> str:
     flow_run_name=_run_name,
     retries=RETRIES,
     retry_delay_seconds=1,
-    task_runner=SharedRayTaskRunner(),
+    task_runner=cast("Any", SharedRayTaskRunner()),
     persist_result=False,
 )
 async def ingest_microbatch(table: str, flow: str, microbatch: str) -> MicrobatchSummary:

@@ -77,12 +77,12 @@ def _calls(calls: Sequence[CallSummary], elapsed_s: float, *, pictures: bool) ->
         "| suppressed | dropped |",
         "| --- | --- |" + " ---: |" * 11,
     ]
-    for call in calls:
-        lines.append(
-            f"| {_cell(call.call)} | {_cell(call.domain)} | {call.grains} | {call.batches} | {call.mean_batch:.1f} "
-            f"| {call.fill:.0%} | {call.busy_s:.1f} | {call.p50_s:.3f} | {call.p95_s:.3f} | {call.retries} "
-            f"| {call.failed} | {call.suppressed} | {call.dropped} |"
-        )
+    lines += [
+        f"| {_cell(call.call)} | {_cell(call.domain)} | {call.grains} | {call.batches} | {call.mean_batch:.1f} "
+        f"| {call.fill:.0%} | {call.busy_s:.1f} | {call.p50_s:.3f} | {call.p95_s:.3f} | {call.retries} "
+        f"| {call.failed} | {call.suppressed} | {call.dropped} |"
+        for call in calls
+    ]
     lines.append("")
     if pictures and any(call.batches for call in calls):
         lines += [

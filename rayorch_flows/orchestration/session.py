@@ -1,4 +1,4 @@
-"""What a command needs around its flows: the server, Prefect's settings, quiet logs; and the way back from all of it."""
+"""What a command needs around its flows: the server, Prefect's settings, quiet logs; and the way back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of an ingest and of each of its microbatches, in numbers: what flows return, reports and ``--json`` show."""
+"""What became of an ingest and of its microbatches, in numbers: flows return it, reports and ``--json`` show it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class CallSummary(BaseModel):
     suppressed: int = 0
     failed: int = 0
     dropped: int = 0
-    sizes: dict[int, int] = Field(default_factory=dict)
+    sizes: dict[int, int] = Field(default_factory=dict[int, int])
     first_start_s: float = 0.0
     last_end_s: float = 0.0
 
@@ -96,7 +96,7 @@ class MicrobatchSummary(BaseModel):
     attempts: int = 1
     elapsed_s: float = 0.0
     engine_s: float = 0.0
-    causes: dict[str, int] = Field(default_factory=dict)
+    causes: dict[str, int] = Field(default_factory=dict[str, int])
     failures: list[FailureLine] = Field(default_factory=list[FailureLine])
     calls: list[CallSummary] = Field(default_factory=list[CallSummary])
     error: str = ""
@@ -124,7 +124,7 @@ class IngestSummary(BaseModel):
     elapsed_s: float = 0.0
     engine_s: float = 0.0
     max_failed: int | None = None
-    causes: dict[str, int] = Field(default_factory=dict)
+    causes: dict[str, int] = Field(default_factory=dict[str, int])
     failures: list[FailureLine] = Field(default_factory=list[FailureLine])
     calls: list[CallSummary] = Field(default_factory=list[CallSummary])
     errors: list[str] = Field(default_factory=list[str])
