@@ -1,0 +1,203 @@
+"""Actors that die, hang or cannot start; exceptions under every recovery policy."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+
+from rayorch_flows import (
+    CauseKind,
+    ExecutionError,
+    Executor,
+    InfrastructureError,
+    ItemOutcome,
+    OutputIssue,
+    RayModule,
+    RecoveryPolicy,
+)
+from rayorch_flows.runtime import engine as engine_module
+from rayorch_flows.runtime.engine import Engine
+from tests.runtime.functions import CPU, BadInit, DiesInInit, Documents, Flat, Poison, Slow
+
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
+
+
+@pytest.fixture(autouse=True)
+def validated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAYORCH_FLOWS_VALIDATE", "1")
+
+
+def pids(executor: Executor, module: str) -> list[int]:
+    actors = executor._engine.actors()  # pyright: ignore[reportPrivateUsage]
+    return [actor["pid"] for actor in actors if actor["module"] == module and actor["ready"]]
+
+
+def wait_for(condition: Any, timeout_s: float = 20.0) -> None:
+    until = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < until, "it did not happen"
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+def test_killed_actors_lose_and_double_nothing() -> None:
+    pipeline = Documents(RayModule(Slow).pre_init(0.02).ray_options(batch_size=4, replicas=2, **CPU))
+    with Executor(pipeline) as executor:
+        executor.run([3])
+        stop = threading.Event()
+        killed: list[int] = []
+
+        def kill_now_and_then() -> None:
+            while not stop.wait(0.35):
+                for module in ("middle", "total"):
+                    if found := pids(executor, module):
+                        with contextlib.suppress(ProcessLookupError):  # killed a moment ago
+                            os.kill(found[0], signal.SIGKILL)
+                            killed.append(found[0])
+
+        killer = threading.Thread(target=kill_now_and_then)
+        killer.start()
+        docs = [20, 5, 0, 80, 33, 7] * 6
+        try:
+            outcomes = list(executor.stream(docs, input_batch_size=5, max_active_input_batches=3))
+        finally:
+            stop.set()
+            killer.join()
+        assert len(killed) >= 3
+        assert sorted(outcome.index for outcome in outcomes) == list(range(len(docs)))
+        for outcome in outcomes:
+            # Grains that were executing in two killed actors in a row may be isolated, never wrong.
+            assert outcome.value == sum(range(1, docs[outcome.index] + 1)), outcome
+
+
+def test_an_idle_actor_that_died_is_replaced_and_nobody_is_blamed() -> None:
+    module = RayModule(Slow).ray_options(batch_size=4, recovery=RecoveryPolicy.abort(infra_retries=0), **CPU)
+    with Executor(Flat(module)) as executor:
+        executor.run([1])
+        [old] = pids(executor, "module")
+        os.kill(old, signal.SIGKILL)
+        wait_for(lambda: pids(executor, "module") not in ([], [old]))
+        assert executor.run([1, 2, 3]).outputs == [2, 3, 4]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["kill", "hang"])
+def test_a_grain_that_takes_its_actor_down_is_isolated_and_named(how: str) -> None:
+    module = (
+        RayModule(Poison)
+        .pre_init(3, how)
+        .ray_options(batch_size=4, replicas=2, deadline_s=0.7 if how == "hang" else None, **CPU)
+    )
+    with Executor(Documents(module, total=False)) as executor:
+        short, broken, long = sorted(executor.stream([3, 6, 3]), key=lambda outcome: outcome.index)
+        assert short.value == long.value == [1, 2, 3]
+        assert broken.outcome is ItemOutcome.SUPPRESSED
+        assert broken.cause is not None
+        assert broken.cause.kind is (CauseKind.WORKER_CRASH if how == "kill" else CauseKind.TIMEOUT)
+        assert broken.cause.ordinals == (3,)
+        assert broken.cause.call == "middle"
+        assert broken.cause.retryable
+        assert ("died" if how == "kill" else "deadline of 0.7 s") in broken.cause.message
+        present = [child.outcome for child in broken.children]
+        assert present.count(ItemOutcome.PRESENT) == 5
+
+
+@pytest.mark.parametrize("how", ["raise", "unpicklable", "exit"])
+def test_isolation_of_an_exception(how: str) -> None:
+    module = RayModule(Poison).pre_init(5, how).ray_options(batch_size=8, recovery=RecoveryPolicy.isolate_tail(), **CPU)
+    with Executor(Flat(module)) as executor:
+        result = executor.run(list(range(8)))
+    text = {"raise": "ValueError: poison 5", "unpicklable": "Unpicklable: unpicklable 5", "exit": "SystemExit: 3"}[how]
+    assert result.outputs == [OutputIssue(ItemOutcome.FAILED, text) if value == 5 else value + 1 for value in range(8)]
+    assert result.calls[0].retries > 0
+
+
+@pytest.mark.parametrize("mode", ["retry_batch", "retry_tail"])
+def test_retries(mode: str, tmp_path: Path) -> None:
+    policy = getattr(RecoveryPolicy, mode)(max_retries=1)
+    options: dict[str, Any] = {"batch_size": 4, "recovery": policy, **CPU}
+    once = RayModule(Poison).pre_init(2, "raise", str(tmp_path / "once")).ray_options(**options)
+    with Executor(Flat(once)) as executor:
+        result = executor.run([1, 2, 3])
+        assert result.outputs == [2, 3, 4]
+        assert result.calls[0].retries >= 1
+    always = RayModule(Poison).pre_init(2, "raise").ray_options(**options)
+    with Executor(Flat(always)) as executor, pytest.raises(ExecutionError, match="ValueError: poison 2"):
+        executor.run([1, 2, 3])
+
+
+def test_an_exception_that_cannot_be_pickled_aborts_as_text() -> None:
+    module = RayModule(Poison).pre_init(1, "unpicklable").ray_options(**CPU)
+    with Executor(Flat(module)) as executor, pytest.raises(ExecutionError, match="Unpicklable: unpicklable 1"):
+        executor.run([1])
+
+
+@pytest.mark.parametrize(
+    ("function", "told", "starts"), [(BadInit, "ValueError: no such model", 2), (DiesInInit, "died", 6)]
+)
+def test_a_constructor_that_fails_is_one_clear_error(function: Any, told: str, starts: int, tmp_path: Path) -> None:
+    with Executor(Flat(RayModule(function).pre_init(str(tmp_path)).ray_options(**CPU))) as executor:
+        for _ in range(2):
+            with pytest.raises(ExecutionError) as error:
+                executor.run([1])
+            assert "'module'" in str(error.value)
+            assert told in str(error.value)
+        time.sleep(0.5)
+        assert len(list(tmp_path.iterdir())) <= starts + 1  # with the first one, which started with the Executor
+
+
+def test_a_pool_that_cannot_be_placed_says_what_it_wants(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Engine.__init__
+
+    def hurried(self: Engine, plan: Any, **kwargs: Any) -> None:
+        made(self, plan, **{**kwargs, "placement_timeout_s": 1.0})
+
+    monkeypatch.setattr(engine_module.Engine, "__init__", hurried)
+    module = RayModule(Slow).ray_options(num_gpus=3)
+    with Executor(Flat(module)) as executor, pytest.raises(InfrastructureError) as error:
+        executor.run([1])
+    assert "'num_gpus': 3" in str(error.value)
+    assert "'CPU': 8.0" in str(error.value)
+
+
+@pytest.fixture
+def lost_objects(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every payload goes to the object store and the first one is lost when it is needed."""
+    from rayorch_flows.runtime import blocks
+    from rayorch_flows.runtime.pool import Replica
+
+    monkeypatch.setattr(blocks.SlotPolicy, "slots", lambda self: self._streams)
+    send = Replica.send
+    lost: list[bool] = []
+
+    def losing(self: Replica, flight: Any, request: bytes, objects: Any, slots: int, done: Any) -> None:
+        if self.pool.module.name == "middle" and len(lost) < 2:
+            lost.append(True)
+
+            def instead(_: Any) -> None:
+                done(ray.exceptions.ObjectLostError(ray.put(1).hex(), None, ""))
+
+            send(self, flight, request, objects, slots, instead)
+        else:
+            send(self, flight, request, objects, slots, done)
+
+    monkeypatch.setattr(Replica, "send", losing)
+    yield
+    assert lost
+
+
+@pytest.mark.usefixtures("lost_objects")
+def test_lost_payloads_restart_the_microbatches_that_read_them() -> None:
+    pipeline = Documents(RayModule(Slow).pre_init(0.01).ray_options(batch_size=2, **CPU))
+    with Executor(pipeline) as executor:
+        docs = [5, 3, 0, 4]
+        assert executor.run(docs, input_batch_size=2, max_active_input_batches=2).outputs == [15, 6, 0, 10]
