@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 SOURCE ?=
-TABLE ?=
+TABLE ?= records
 ARGS ?=
 
 BIN := .venv/bin
@@ -41,8 +41,11 @@ help:
 
 setup: .venv/.test
 
-ingest: .venv/.core
-	@$(BIN)/python -m rayorch_flows.cli $(if $(SOURCE),ingest '$(SOURCE)',sample) $(if $(TABLE),--table '$(TABLE)') $(ARGS)
+ingest: .venv/.core $(if $(SOURCE),,sample-corpus)
+	@$(BIN)/rayorch-flows ingest '$(or $(SOURCE),sample-corpus)' --table '$(TABLE)' $(ARGS)
+
+sample-corpus: .venv/.core
+	@$(BIN)/python -c 'from rayorch_flows.stages.sample import make_sample; print("sample corpus:", make_sample("$@"))'
 
 test: .venv/.test
 	@$(BIN)/python -m pytest $(ARGS)

@@ -1,0 +1,72 @@
+"""The user code of the simulated documents: split into pages, look at each page, put the document together."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from typing import Any
+
+from benchmarks.ledger import Ledger
+from benchmarks.workloads import page_value
+
+WARM_UP = -1
+"""The document number of pages that only start the actors: they cost nothing and are not written down."""
+
+Page = tuple[int, int]
+
+
+class Split:
+    """(document, number of pages) to its pages."""
+
+    def run(self, documents: list[tuple[int, int]]) -> list[list[Page]]:
+        return [[(document, ordinal) for ordinal in range(pages)] for document, pages in documents]
+
+
+class TrivialPage:
+    """Costs nothing: what is left is the system's own cost."""
+
+    def run(self, pages: list[Page]) -> list[int]:
+        return [page_value(document, ordinal) for document, ordinal in pages]
+
+
+class Gather:
+    """The page results of a document: the sum tells an assembly that saw them all."""
+
+    def run(self, documents: list[list[int]]) -> list[list[int]]:
+        return documents
+
+
+class Model:
+    """Sleeps for a fixed cost a batch and a fixed cost a page, as a model on a GPU would keep its caller waiting."""
+
+    def __init__(self, page_s: float, batch_s: float, poisoned: frozenset[int], stage: str = "page") -> None:
+        self.page_s = page_s
+        self.batch_s = batch_s
+        self.poisoned = poisoned
+        self.ledger = Ledger(stage)
+
+    def look(self, pages: list[Page]) -> list[bool]:
+        """Spend the time; True marks a poisoned page."""
+        start = time.time()
+        real = sum(document != WARM_UP for document, _ in pages)
+        if not real:
+            return [False] * len(pages)
+        time.sleep(self.batch_s + self.page_s * real)
+        bad = [ordinal == 0 and document in self.poisoned for document, ordinal in pages]
+        doomed = sum(document in self.poisoned for document, _ in pages) - sum(bad)
+        self.ledger.write(start, real, doomed)
+        return bad
+
+
+class ModelPage(Model):
+    """The model as a Function of a lineage engine; ``api`` names the library whose GroupFailure it returns."""
+
+    def __init__(self, page_s: float, batch_s: float, poisoned: frozenset[int], api: str) -> None:
+        super().__init__(page_s, batch_s, poisoned)
+        self.failure: Any = importlib.import_module(api).GroupFailure
+
+    def run(self, pages: list[Page]) -> list[Any]:
+        return [
+            self.failure("poisoned") if bad else page_value(*page)
+            for page, bad in zip(pages, self.look(pages), strict=True)
+        ]

@@ -1,0 +1,1 @@
+"""One module a system, each written the way that system's documentation tells its users to."""

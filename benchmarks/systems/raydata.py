@@ -1,0 +1,108 @@
+"""Ray Data. Pages are expanded into rows outside the clock, one block a batch, so that its actors get full batches; the
+results are brought together by document with pandas in the driver, the fastest way at these sizes."""
+
+from __future__ import annotations
+
+import time
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from benchmarks import functions, workloads
+from benchmarks.harness import Measured
+from benchmarks.systems.local_ray import local_ray
+
+Batch = dict[str, Any]
+
+
+class ModelRows(functions.Model):
+    """The model over rows: an error column carries the failure, as rows cannot fail."""
+
+    def __call__(self, batch: Batch) -> Batch:
+        pages = list(zip(batch["document"].tolist(), batch["ordinal"].tolist(), strict=True))
+        bad = self.look(pages)
+        values = [workloads.page_value(*page) for page in pages]
+        return batch | {"value": np.array(values), "failed": np.array(bad)}
+
+
+class TrivialRows:
+    def __call__(self, batch: Batch) -> Batch:
+        return batch | {"value": workloads.page_values(batch["document"], batch["ordinal"])}
+
+
+def _data() -> Any:
+    data: Any = import_module("ray.data")
+    context = data.DataContext.get_current()
+    context.enable_progress_bars = False
+    return data
+
+
+def _pool(data: Any, actors: int) -> Any:
+    return data.ActorPoolStrategy(size=actors, max_tasks_in_flight_per_actor=2)
+
+
+def sleeping(
+    documents: workloads.Documents,
+    *,
+    actors: int,
+    batch_size: int,
+    page_s: float,
+    batch_s: float = 0.0,
+    **_: Any,
+) -> Measured:
+    with local_ray(cpus=actors + 2):
+        data = _data()
+        rows = [
+            {"document": index, "ordinal": ordinal}
+            for index, count in enumerate(documents.pages)
+            for ordinal in range(count)
+        ]
+        blocks = -(-len(rows) // batch_size)
+        source = data.from_items(rows, override_num_blocks=blocks).materialize()
+        began = time.time()
+        table = source.map_batches(
+            ModelRows,
+            fn_constructor_args=(page_s, batch_s, documents.poisoned),
+            batch_size=batch_size,
+            compute=_pool(data, actors),
+            num_cpus=1,
+        ).to_pandas()
+        outputs = regroup(documents, table)
+        wall_s = time.time() - began
+    return Measured(began, wall_s, outputs, blocks)
+
+
+def regroup(documents: workloads.Documents, table: Any) -> list[Any]:
+    """Documents in order, pages in order; a document with a failed page is left out."""
+    table = table.sort_values(["document", "ordinal"])
+    values = {document: group.tolist() for document, group in table.groupby("document")["value"]}
+    failed: set[int] = set(table.loc[table["failed"], "document"].tolist()) if "failed" in table else set()
+    return [None if index in failed else values.get(index) for index in range(len(documents.pages))]
+
+
+def trivial(documents: workloads.Documents, **_: Any) -> Measured:
+    """Split, page and gather with Functions that cost nothing."""
+
+    def split(row: Batch) -> list[Batch]:
+        return [{"document": row["document"], "ordinal": ordinal} for ordinal in range(row["pages"])]
+
+    with local_ray():
+        data = _data()
+
+        def run(roots: list[Batch]) -> list[Any]:
+            table = (
+                data.from_items(roots)
+                .flat_map(split)
+                .map_batches(TrivialRows, batch_size=64, compute=_pool(data, 2), num_cpus=1)
+                .to_pandas()
+            )
+            return regroup(documents, table)
+
+        roots = [{"document": index, "pages": count} for index, count in enumerate(documents.pages)]
+        run(roots[:100])
+        began = time.time()
+        outputs = run(roots)
+        wall_s = time.time() - began
+    grains = 2 * len(roots) + documents.total
+    return Measured(began, wall_s, outputs, -1, {"us_per_grain": wall_s / grains * 1e6})
