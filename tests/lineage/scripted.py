@@ -14,6 +14,7 @@ from tests.reference import Path, Reference
 
 FAIL = RecordFailure("broken", CauseKind.CORRUPT)
 GROUP = GroupFailure("broken group", CauseKind.ENCRYPTED)
+BATCHES_OF_4 = Options(batch_size=4)
 
 
 class Script(Outcomes):
@@ -67,7 +68,7 @@ class Script(Outcomes):
 
 
 def program(
-    *ops: Op, outputs: Iterable[int], options: Options = Options(batch_size=4), shape: OutputShape | None = None
+    *ops: Op, outputs: Iterable[int], options: Options = BATCHES_OF_4, shape: OutputShape | None = None
 ) -> Plan:
     """A Plan of these ops; every module has the same options."""
     calls = [op for op in ops if isinstance(op, Call)]
@@ -80,9 +81,9 @@ def program(
     return lower(Spec(ops, modules, ports, shape or default))
 
 
-def run(script: Script, rows: int = 1, **knobs: Any) -> Driver:
+def run(script: Script, rows: int = 1, schedule: bytes = b"", **knobs: Any) -> Driver:
     """Run to the end; the driver holds every fact of the machine against the reference."""
-    driver = Driver(script.plan, Reader(b""), microbatches=[(rows, script)], **knobs)
+    driver = Driver(script.plan, Reader(schedule), microbatches=[(rows, script)], **knobs)
     driver.run()
     return driver
 

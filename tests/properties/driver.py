@@ -25,6 +25,7 @@ from rayorch_flows.lineage.protocol import (
     OutputReport,
     RowFailure,
     SourceColumn,
+    SourceResult,
     SourceTerminal,
 )
 from rayorch_flows.program.outcomes import Cause, CauseKind, GroupFailure, ItemOutcome, RecordFailure
@@ -108,6 +109,7 @@ class Driver:
         self.infra: Counter[Grain] = Counter()
         self.companions: dict[Grain, frozenset[Grain]] = {}
         self.commits: Counter[tuple[str, int, int, Path]] = Counter()
+        self.results: list[SourceResult] = []
         self.events = 0
 
     # -- the loop ------------------------------------------------------------------------------------------------
@@ -126,7 +128,7 @@ class Driver:
 
     def step(self) -> None:
         busy = [actor for actor, flying in self.actors.items() if flying]
-        open_actors = [
+        able = [
             actor
             for actor, flying in self.actors.items()
             if len(flying) < self.plan.modules[actor[0]].options.max_in_flight and actor[0] not in self.dry
@@ -134,17 +136,18 @@ class Driver:
         pending = [m for m in self.microbatches.values() if m.state == "pending"]
         choice = self.r.weighted({"complete": 10, "reserve": 10, "admit": 3, "disturb": 2})
         if choice == "disturb" and self.disturb():
-            return None
-        if choice == "admit" and pending:
-            return self.admit(self.r.pick(pending))
-        if busy and (choice == "complete" or not (open_actors or pending)):
-            return self.complete(self.r.pick(busy))
-        if open_actors:
-            return self.reserve(self.r.pick(open_actors))
-        if pending:
-            return self.admit(self.r.pick(pending))
-        require(busy, "stuck: nothing in flight, nothing to reserve,", self.standing())
-        self.complete(self.r.pick(busy))
+            pass
+        elif pending and (choice == "admit" or not (busy or able)):
+            self.admit(self.r.pick(pending))
+        elif busy and (choice == "complete" or not (able or pending)):
+            self.complete(self.r.pick(busy))
+        elif able:
+            self.reserve(self.r.pick(able))
+        elif pending:
+            self.admit(self.r.pick(pending))
+        else:
+            require(busy, "stuck: nothing in flight, nothing to reserve,", self.standing())
+            self.complete(self.r.pick(busy))
 
     def standing(self) -> dict[str, Any]:
         return {
@@ -278,7 +281,8 @@ class Driver:
         if failure is None:
             self.actors[actor].pop(0)
             self.past.append(flying)
-            return self.commit(flying)
+            self.commit(flying)
+            return
         doomed = [flying]
         if failure is not AttemptFailure.EXCEPTION:
             doomed = self.actors[actor][:]
@@ -400,11 +404,11 @@ class Driver:
         """The barriers that a Report raised: one Grain of each parent whose GroupFailure was accepted."""
         raised: dict[tuple[str, int, int, Path], Path] = {}
         for grain in live:
-            if grain[3][:-1] and isinstance(returned[grain], GroupFailure):
-                if self.outcome_of(grain)[0] is ItemOutcome.FAILED:
-                    parent = self.parent(grain)
-                    require(parent not in raised, "two GroupFailures of one parent were accepted", grain)
-                    raised[parent] = grain[3]
+            group = grain[3][:-1] and isinstance(returned[grain], GroupFailure)
+            if group and self.outcome_of(grain)[0] is ItemOutcome.FAILED:
+                parent = self.parent(grain)
+                require(parent not in raised, "two GroupFailures of one parent were accepted", grain)
+                raised[parent] = grain[3]
         for grain in live:
             if grain[3][:-1] and isinstance(returned[grain], GroupFailure):
                 require(self.parent(grain) in raised, "a GroupFailure was lost", grain)
@@ -595,6 +599,7 @@ class Driver:
             if key[1][0] == row:
                 require(reference.args(*key) == args, "arguments of", key, args, "reference", reference.args(*key))
         result = self.machine.result(m.name, row)
+        self.results.append(result)
         require(result.row == row, "the result of another row", result)
         outputs = reference.outputs(row)
         for index, fact in enumerate(outputs):

@@ -107,7 +107,7 @@ Op = Source | Call | Expand | Filter | Broadcast | Reduce | Settle
 @dataclass(frozen=True)
 class Module:
     outputs: int
-    options: Options = Options()
+    options: Options = field(default_factory=Options)
 
 
 @dataclass(frozen=True)
@@ -218,8 +218,9 @@ def lower(spec: Spec) -> Plan:
         result = spec.outputs[0] if domain.id == ROOT else domain.result
         if result == NO_ID:
             result = max(port.id for port in low.ports if port.domain == domain.id)
-        while low.ports[result].kind is PortKind.SETTLE:
-            result = low.ports[result].inputs[0]
+        elif domain.id != ROOT:
+            while low.ports[result].kind is PortKind.SETTLE:
+                result = low.ports[result].inputs[0]
         low.domains[domain.id] = replace(domain, result=result)
     modules = tuple(
         ModulePlan(i, f"m{i}", None, (), (), module.outputs, module.options) for i, module in enumerate(spec.modules)
@@ -227,6 +228,7 @@ def lower(spec: Spec) -> Plan:
     return Plan(
         "random", tuple(low.domains), tuple(low.ports), tuple(low.calls), modules, tuple(sources),
         tuple(spec.outputs), spec.shape, "", "",
+        layout=0 if spec.shape is OutputShape.SINGLE else tuple(range(len(spec.outputs))),
     )  # fmt: skip
 
 
@@ -285,8 +287,8 @@ class Generator:
         first = self.recent(self.ports(domain))
         domain = self.made[first].domain
         inputs = [(first, self.r.chance(30))]
-        for _ in range(int(self.r.weighted({"0": 6, "1": 3, "2": 1}))):
-            inputs.append((self.recent(self.ports(domain)), self.r.chance(30)))
+        more = range(int(self.r.weighted({"0": 6, "1": 3, "2": 1})))
+        inputs += [(self.recent(self.ports(domain)), self.r.chance(30)) for _ in more]
         shared = [
             i
             for i, module in enumerate(self.modules)
