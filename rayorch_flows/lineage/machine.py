@@ -139,7 +139,7 @@ class Machine:
                     touched.append(state)
                 row += len(segment.grains)
             self._finish(touched)
-        self._retention.settle(blocks)
+        self._retention.let_blocks_go(blocks)
 
     def fail(self, batch_id: int, failure: AttemptFailure, cause: Cause) -> None:
         """Take a failed attempt at a dispatch batch: its Grains go back, are isolated, or abort their microbatch."""
@@ -264,7 +264,7 @@ class Machine:
             self._propagation.publish(state, port, as_range(present), OutcomeCode.PRESENT)
         self._propagation.publish(state, port, list(failures), OutcomeCode.FAILED)
         self._propagation.follow(state)
-        self._retention.settle(blocks)
+        self._retention.let_blocks_go(blocks)
 
     def _dispatch(self, module: int, reservation: Reservation) -> DispatchBatch:
         call = reservation.call
@@ -303,7 +303,7 @@ class Machine:
             self.plan.modules[batch.module].options.recovery,
             FailedAttempt(
                 failure,
-                len(grains),
+                batch.size,
                 mixed,
                 max(calls.udf_failures.get(grain, 0) for grain in grains),
                 max(calls.infra_failures.get(grain, 0) for grain in grains),

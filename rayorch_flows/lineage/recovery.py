@@ -27,11 +27,11 @@ class Recovery(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FailedAttempt:
-    """What the decision looks at: the group's size, whether it shared its batch with another microbatch, and how
-    often its Grains failed before, by exception and by infrastructure."""
+    """What the decision looks at: the size of the dispatch batch that failed, whether it mixed microbatches, and how
+    often the Grains to decide on failed before, by exception and by infrastructure."""
 
     failure: AttemptFailure
-    size: int
+    batch_size: int
     mixed: bool
     udf_failures: int
     infra_failures: int
@@ -51,7 +51,7 @@ def decide(policy: RecoveryPolicy, attempt: FailedAttempt) -> Recovery:
 
 
 def _isolate(attempt: FailedAttempt) -> Recovery:
-    return Recovery.HALVE if attempt.size > 1 else Recovery.FAIL_RECORD
+    return Recovery.HALVE if attempt.batch_size > 1 else Recovery.FAIL_RECORD
 
 
 def _abort(policy: RecoveryPolicy, attempt: FailedAttempt) -> Recovery:
@@ -80,7 +80,7 @@ _AFTER_EXCEPTION: dict[RecoveryMode, Callable[[RecoveryPolicy, FailedAttempt], R
 }
 
 
-def halves(grains: list[int]) -> tuple[list[int], list[int]]:
-    """Two halves in order, the first the larger one."""
+def halves(grains: list[int]) -> list[list[int]]:
+    """Two halves in order, the first the larger one; a Grain whose companions are gone stays by itself."""
     middle = (len(grains) + 1) // 2
-    return grains[:middle], grains[middle:]
+    return [half for half in (grains[:middle], grains[middle:]) if half]

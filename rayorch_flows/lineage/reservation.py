@@ -58,7 +58,7 @@ def reserve(
     active = [m for m in microbatches if not m.paused]
     for call in _by_age(index, active, module):
         for urgent in (True, False):
-            if (group := _recovery_group(active, call, urgent=urgent)) is not None:
+            if (group := _recovery_group(index, active, call, urgent=urgent)) is not None:
                 return Reservation(call, (group,))
             if not urgent:
                 break
@@ -80,7 +80,9 @@ def _by_age(index: PlanIndex, active: Sequence[Microbatch], module: int) -> list
     return sorted(calls, key=ages.__getitem__)
 
 
-def _recovery_group(active: Sequence[Microbatch], call: int, *, urgent: bool) -> tuple[Microbatch, list[int]] | None:
+def _recovery_group(
+    index: PlanIndex, active: Sequence[Microbatch], call: int, *, urgent: bool
+) -> tuple[Microbatch, list[int]] | None:
     """The next exact group of a recovery queue, less the Grains that a barrier has sealed since."""
     for microbatch in active:
         state = microbatch.calls[call]
@@ -89,6 +91,9 @@ def _recovery_group(active: Sequence[Microbatch], call: int, *, urgent: bool) ->
             group = groups.popleft()
             left = [grain for grain in group if state.phase[grain] == Phase.READY]
             if left:
+                parents = microbatch.domains[index.plan.calls[call].domain].parent
+                for grain in left:
+                    state.queue.dispatched(parents[grain], 1)
                 return microbatch, left
     return None
 

@@ -23,9 +23,9 @@ class Retention:
         self.released: list[int] = []
 
     def register(self, blocks: Iterable[Block], producer: int) -> None:
-        """Take charge of new blocks of Call ``producer`` (NO_ID: a source), with no reference yet."""
+        """Take charge of new blocks of Call ``producer`` (NO_ID: a source), held until ``let_blocks_go``."""
         for block in blocks:
-            self._refs[block.id] = 0
+            self._refs[block.id] = 1
             self._bytes[block.id] = block.nbytes
             self._producer[block.id] = producer
             if producer != NO_ID:
@@ -41,11 +41,10 @@ class Retention:
         if left == 0:
             self._release(block)
 
-    def settle(self, blocks: Iterable[Block]) -> None:
-        """Release those new blocks that got no reference (their rows were rejected, or nobody reads them)."""
+    def let_blocks_go(self, blocks: Iterable[Block]) -> None:
+        """All rows of these new blocks are placed: what got no reference (rejected, or nobody reads it) is released."""
         for block in blocks:
-            if self._refs.get(block.id) == 0:
-                self._release(block.id)
+            self.drop(block.id)
 
     def references(self) -> dict[int, int]:
         """Live blocks and their reference counts (for checks)."""
