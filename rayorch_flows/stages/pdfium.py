@@ -211,7 +211,11 @@ class Document:
 
     def metadata(self, key: str) -> str:
         """One entry of the document information dictionary, such as ``Title``."""
-        return str(self._document.get_metadata_value(key))
+        name = key.encode()
+        size = int(_raw.FPDF_GetMetaText(self._document.raw, name, None, 0))
+        buffer = ctypes.create_string_buffer(max(size, 2))
+        _raw.FPDF_GetMetaText(self._document.raw, name, buffer, size)
+        return buffer.raw[:-2].decode("utf-16-le", "replace")
 
     @contextmanager
     def page(self, index: int) -> Generator[Page]:

@@ -152,7 +152,7 @@ def text_content(
 
 
 def _text(value: str) -> bytes:
-    return b"\xfe\xff" + value.encode("utf-16-be")
+    return b"\xfe\xff" + value.encode("utf-16-be", "surrogatepass")
 
 
 def _encryption(user_password: str) -> tuple[bytes, bytes]:

@@ -86,9 +86,8 @@ def test_limits_are_checked_before_anything_is_read(tmp_path: Path) -> None:
 
 def test_metadata_is_valid_text_on_one_line(tmp_path: Path) -> None:
     info = {"Title": "Two\nlines \ud800 and \u0007 a bell, \u017b\u00f3\u0142w \U0001f422", "Author": "A" * 5_000}
-    writer_safe = {key: value.replace("\ud800", "") for key, value in info.items()}
-    found = present(OpenPdf().run([write(tmp_path, pdfs.good(1, info=writer_safe))])[1][0])
-    assert found.title == "Two lines and a bell, \u017b\u00f3\u0142w \U0001f422"
+    found = present(OpenPdf().run([write(tmp_path, pdfs.good(1, info=info))])[1][0])
+    assert found.title == "Two lines \ufffd and a bell, \u017b\u00f3\u0142w \U0001f422"
     assert len(found.author) == 2_000
     assert found.pdf_version == "1.7"
 
