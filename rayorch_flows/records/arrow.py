@@ -6,7 +6,6 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow
 import pyarrow.compute
-import pyarrow.dataset
 import pyarrow.fs
 
 ArrowTable: TypeAlias = Any
@@ -16,7 +15,6 @@ ArrowSchema: TypeAlias = Any
 
 pa: Final[Any] = pyarrow
 pc: Final[Any] = pyarrow.compute
-ds: Final[Any] = pyarrow.dataset
 pafs: Final[Any] = pyarrow.fs
 
 

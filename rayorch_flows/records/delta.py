@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import logging
-import operator
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
@@ -13,10 +11,11 @@ from deltalake import CommitProperties, DeltaTable, Transaction, WriterPropertie
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from rayorch_flows.errors import TableError
-from rayorch_flows.records.arrow import ArrowSchema, ArrowTable, ds, pa
+from rayorch_flows.records.arrow import ArrowSchema, ArrowTable, pa, pc
 
 FLOW_PROPERTY: Final = "rayorchFlows.flow"
 _APPLICATION: Final = "rayorch-flows"
+_PUSHED_VALUES: Final = 1000
 _COMPACT_BYTES: Final = 64 * 1024 * 1024
 _WRITER: Final = WriterProperties(compression="ZSTD")
 _PLAIN: Final = re.compile(r"[A-Za-z0-9._-]*")
@@ -54,15 +53,22 @@ def flow_of(delta: DeltaTable) -> str:
 
 
 def read(delta: DeltaTable, columns: Sequence[str], among: Mapping[str, Sequence[str]]) -> ArrowTable:
-    """Rows of the snapshot whose value in each column of ``among`` is one of the given."""
-    tests = [ds.field(name).isin(pa.array(values, pa.string())) for name, values in among.items()]
-    where = functools.reduce(operator.and_, tests) if tests else None
-    dataset: Any = delta.to_pyarrow_dataset()
-    try:
-        return dataset.to_table(columns=list(columns), filter=where)
-    except pa.ArrowNotImplementedError:  # a foreign writer left string views, which pyarrow cannot filter on read
-        rows = dataset.to_table(columns=list(dict.fromkeys([*columns, *among])))
-        return (rows if where is None else rows.filter(where)).select(list(columns))
+    """Rows of the snapshot whose value in each column of ``among`` is one of the given, in no particular order.
+
+    Read by deltalake's own engine: pyarrow would call back into Python from its threads, which aborts a process
+    that ends at that moment, and it can filter neither deletion vectors nor files with string views.
+    """
+    stored = columns_of(delta)
+    schema = pa.schema([stored.field(name) for name in dict.fromkeys([*columns, *among])])
+    if not all(among.values()):
+        return schema.empty_table().select(list(columns))
+    tests = [_one_of(name, values) for name, values in among.items() if len(values) <= _PUSHED_VALUES]
+    reader = delta.scan(columns=schema.names, predicate=" AND ".join(tests) or None)
+    batches = [part for batch in pa.RecordBatchReader.from_stream(reader) for part in _stored_as(batch, schema)]
+    rows = pa.Table.from_batches(batches, schema)
+    for name, values in among.items():
+        rows = rows.filter(pc.is_in(rows[name], pa.array(values, pa.string())))
+    return rows.select(list(columns))
 
 
 def append(delta: DeltaTable, data: ArrowTable) -> None:
@@ -112,6 +118,22 @@ def vacuum(delta: DeltaTable) -> None:
 def keys_of(rows: ArrowTable) -> list[tuple[str, str]]:
     """(uri, content_hash) of every row."""
     return list(zip(rows["uri"].to_pylist(), rows["content_hash"].to_pylist(), strict=True))
+
+
+def _one_of(name: str, values: Sequence[str]) -> str:
+    quoted = ", ".join("'" + value.replace("'", "''") + "'" for value in values)
+    return f"{name} IN ({quoted})"
+
+
+def _stored_as(batch: Any, schema: ArrowSchema) -> list[Any]:
+    """The batch in the table's own types; in halves, as long as a string column is too large for one array."""
+    try:
+        return [pa.RecordBatch.from_arrays([c.cast(f.type) for c, f in zip(batch, schema, strict=True)], schema=schema)]
+    except pa.ArrowInvalid:
+        if batch.num_rows < 2:
+            raise
+        half = batch.num_rows // 2
+        return [*_stored_as(batch.slice(0, half), schema), *_stored_as(batch.slice(half), schema)]
 
 
 def _plain(value: str) -> str:

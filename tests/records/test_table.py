@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import random
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -280,6 +281,16 @@ def test_long_names_with_a_common_beginning_are_told_apart(table: RecordTable) -
     for source in sources:
         assert commit(table, [source], microbatch="again").skipped == 1
     assert table.rows().num_rows == 4
+
+
+def test_names_with_any_characters_are_told_apart(table: RecordTable) -> None:
+    chance = random.Random(3)
+    characters = "'\"\\%_#;-\n\r\t /*$?:`{}[]|&^~é漢\U0010ffff\x01ab"
+    names = sorted({"".join(chance.choices(characters, k=chance.randrange(1, 12))) for _ in range(120)})
+    sources = [item(name, f"{number:032x}") for number, name in enumerate(names)]
+    commit(table, sources)
+    assert commit(table, sources, microbatch="again").skipped == len(sources)
+    assert sorted(table.rows(["uri"])["uri"].to_pylist()) == sorted(source.uri for source in sources)
 
 
 def test_rows_that_another_writer_rewrote_can_still_be_read(table: RecordTable) -> None:
