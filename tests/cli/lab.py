@@ -1,0 +1,183 @@
+"""A home of its own for commands under test, and a client of its Prefect server."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rayorch_flows.orchestration import cluster, processes, server
+from rayorch_flows.orchestration.settings import Home
+
+ROOT = Path(__file__).parents[2]
+TOY = f"{ROOT}/tests/orchestration/toy_flow.py:FLOW"
+PATIENCE_S = 240
+
+
+@dataclass
+class Finished:
+    status: int
+    output: str
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        return json.loads(self.output.strip().splitlines()[-1])
+
+
+@dataclass
+class Running:
+    """A command that runs in a session of its own; its output goes to a file."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def output(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def wait_for(self, text: str) -> None:
+        found = processes.wait_until(lambda: text in self.output() or self.process.poll() is not None, PATIENCE_S, 0.1)
+        assert found, self.output()
+        assert text in self.output(), self.output()
+
+    def send(self, number: signal.Signals) -> Finished:
+        self.process.send_signal(number)
+        return self.finish()
+
+    def finish(self) -> Finished:
+        try:
+            status = self.process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise AssertionError(f"the command hangs:\n{self.output()}") from None
+        return Finished(status, self.output())
+
+
+@dataclass
+class Lab:
+    directory: Path
+    environment: dict[str, str] = field(default_factory=dict)
+    started: int = 0
+
+    @property
+    def home(self) -> Home:
+        return Home(self.directory / "home")
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "toy.log"
+
+    def notes(self, beginning: str = "") -> list[str]:
+        """What the toy flow's Functions noted."""
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        return [line for line in lines if line.startswith(beginning)]
+
+    def corpus(self, name: str, **files: str) -> Path:
+        folder = self.directory / name
+        folder.mkdir()
+        for stem, text in files.items():
+            (folder / f"{stem}.txt").write_text(text)
+        return folder
+
+    def start(self, *arguments: str | Path, **environment: str) -> Running:
+        self.started += 1
+        log = self.directory / f"command-{self.started}.log"
+        kept = {
+            name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "RAY_", "RAYORCH_"))
+        }
+        with log.open("wb") as file:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "rayorch_flows.cli", *map(str, arguments)],
+                env=kept
+                | {
+                    "PYTHONPATH": str(ROOT),
+                    "RAYORCH_FLOWS_HOME": str(self.home.root),
+                    "RAYORCH_TOY_LOG": str(self.log),
+                }
+                | self.environment
+                | environment,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=_interruptible,
+            )
+        return Running(process, log)
+
+    def run(self, *arguments: str | Path, **environment: str) -> Finished:
+        return self.start(*arguments, **environment).finish()
+
+    def ingest(self, source: Path, table: Path, *arguments: str, **environment: str) -> Finished:
+        return self.start_ingest(source, table, *arguments, **environment).finish()
+
+    def start_ingest(self, source: Path, table: Path, *arguments: str, **environment: str) -> Running:
+        return self.start("ingest", source, "--table", table, "--flow", TOY, "--json", *arguments, **environment)
+
+    def api(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        """Ask the lab's Prefect server."""
+        state = server.read_state(self.home)
+        assert state is not None
+        request = urllib.request.Request(
+            f"{state.api_url}/{path}",
+            data=json.dumps(body or {}).encode(),
+            headers={"content-type": "application/json"},
+            method="POST",
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.loads(answer.read())
+
+    def eventually(self, ask: Any, enough: int, patience_s: float = 20) -> list[Any]:
+        """Ask until there are so many; events and logs reach the server with a delay."""
+        deadline = time.monotonic() + patience_s
+        while True:
+            found = ask()
+            if len(found) >= enough or time.monotonic() > deadline:
+                return found
+            time.sleep(0.3)
+
+    def leftovers(self) -> list[str]:
+        """Command lines of processes that belong to this lab, the shared server not counted."""
+        state = server.read_state(self.home)
+        known = {os.getpid()} | ({state.process.pid} if state else set())
+        sessions = [json.loads(each.read_text())["directory"] for each in self.home.ray_sessions.glob("*")]
+        found: list[str] = []
+        for entry in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                line = entry.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except OSError:
+                continue
+            if int(entry.parent.name) not in known and any(each in line for each in [str(self.directory), *sessions]):
+                found.append(line)
+        return found
+
+
+@contextmanager
+def a_lab(*, with_server: bool) -> Generator[Lab]:
+    """A lab in a short path; with a server that outlives single commands, or without."""
+    with tempfile.TemporaryDirectory(prefix="lab-") as directory:
+        lab = Lab(Path(directory))
+        lab.home.create()
+        claimed = server.claim(lab.home) if with_server else None
+        try:
+            if claimed is not None:
+                server.wait_answer(lab.home, claimed)
+            yield lab
+        finally:
+            cluster.clean_sessions(lab.home)
+            state = server.read_state(lab.home)
+            if state is not None:
+                processes.stop(state.process)
+
+
+def _interruptible() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
