@@ -188,9 +188,9 @@ class Machine:
             self._retention.released = []
         return drained
 
-    def result(self, microbatch: str, row: int) -> SourceResult:
-        """What became of a source item that was reported terminal and not taken yet."""
-        return source_result(self._active[microbatch], row)
+    def result(self, microbatch: str, row: int, *, children: bool = True) -> SourceResult:
+        """What became of a source item that was reported terminal and not taken yet; its children, if wanted."""
+        return source_result(self._active[microbatch], row, children=children)
 
     def ready(self, module: int) -> int:
         """Ready Grains for a module's actors, all Calls and microbatches together."""

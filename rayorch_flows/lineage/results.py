@@ -12,7 +12,7 @@ from rayorch_flows.program.outcomes import OUTCOMES, Cause, ItemOutcome, Outcome
 from rayorch_flows.program.plan import PortKind
 
 
-def source_result(microbatch: Microbatch, row: int) -> SourceResult:
+def source_result(microbatch: Microbatch, row: int, *, children: bool = True) -> SourceResult:
     """Outcomes, causes and handles of the outputs at source item ``row``, and its children."""
     plan = microbatch.index.plan
     outcomes: list[ItemOutcome] = []
@@ -28,7 +28,8 @@ def source_result(microbatch: Microbatch, row: int) -> SourceResult:
             column = empty_column(plan.ports[port].depth)
             append(column, microbatch, port, [row])
         columns.append(column)
-    return SourceResult(row, tuple(outcomes), tuple(causes), tuple(columns), tuple(_children(microbatch, row)))
+    below = tuple(_children(microbatch, row)) if children else ()
+    return SourceResult(row, tuple(outcomes), tuple(causes), tuple(columns), below)
 
 
 def _children(microbatch: Microbatch, row: int) -> Iterator[ChildOutcome]:
