@@ -65,6 +65,8 @@ def find_failures(columns: list[list[Any] | tuple[Any, ...]]) -> list[RawFailure
     and it is a GroupFailure if any of them is."""
     found: dict[int, RawFailure] = {}
     for column in columns:
+        if not any(issubclass(kind, (RecordFailure, GroupFailure)) for kind in set(map(type, column))):
+            continue
         for row, value in enumerate(column):
             if isinstance(value, (RecordFailure, GroupFailure)):
                 group = isinstance(value, GroupFailure)

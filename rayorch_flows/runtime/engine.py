@@ -84,7 +84,8 @@ class Listener(Protocol):
 class Submission:
     """A microbatch for the engine: source columns, the original index of each row, and who hears about it.
 
-    ``snapshot`` holds fresh metrics of every Call, a few times a second, if ``watched``.
+    ``snapshot`` holds fresh metrics of every Call, a few times a second, if ``watched``; results say what became of
+    the ``children`` of a source item only where somebody wants to know.
     """
 
     id: str
@@ -94,6 +95,7 @@ class Submission:
     tally: RunTally
     attempt: int = 1
     watched: bool = False
+    children: bool = True
     snapshot: tuple[CallMetrics, ...] = ()
 
 
@@ -430,7 +432,7 @@ class Engine:
     def _deliver(self, active: _Active, rows: list[int]) -> None:
         submission = active.submission
         machine = self._machine
-        results = [machine.result(submission.id, row) for row in rows]
+        results = [machine.result(submission.id, row, children=submission.children) for row in rows]
         active.open.difference_update(rows)
         needed: dict[int, None] = {}
         for result in results:

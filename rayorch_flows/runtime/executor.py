@@ -59,7 +59,7 @@ class Executor:
     ) -> RunResult:
         """Run to the end. A source item without a value has an OutputIssue in its place; an exception under an
         aborting policy raises ExecutionError, and the Executor can go on with another run."""
-        run = self._start(source_columns, input_batch_size, max_active_input_batches)
+        run = self._start(source_columns, input_batch_size, max_active_input_batches, children=False)
         outcomes: list[SourceOutcome | None] = [None] * run.rows
         for outcome in self._drive(run):
             outcomes[outcome.index] = outcome
@@ -108,7 +108,7 @@ class Executor:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _start(self, columns: Sequence[Sequence[Any]], size: int | None, active: int) -> _Run:
+    def _start(self, columns: Sequence[Sequence[Any]], size: int | None, active: int, *, children: bool = True) -> _Run:
         if size is not None and size < 1:
             raise ValueError("input_batch_size must be positive")
         if active < 1:
@@ -123,7 +123,7 @@ class Executor:
                 raise RuntimeError("Executor is closed")
             if self._run is not None:
                 raise RuntimeError("Executor has a run under way; finish, close or cancel that one first")
-            self._run = run = _Run(self.plan, owned, size, active)
+            self._run = run = _Run(self.plan, owned, size, active, children)
         return run
 
     def _drive(self, run: _Run) -> Generator[SourceOutcome]:
@@ -174,7 +174,9 @@ class Executor:
 class _Run:
     """One run or stream: what is left to admit, what is active, what has come back."""
 
-    def __init__(self, plan: Plan, columns: tuple[list[Any], ...], size: int | None, limit: int) -> None:
+    def __init__(
+        self, plan: Plan, columns: tuple[list[Any], ...], size: int | None, limit: int, children: bool
+    ) -> None:
         self.rows = len(columns[0]) if columns else 0
         self.started = time.monotonic()
         self.tally = RunTally(plan, time.time())
@@ -186,6 +188,7 @@ class _Run:
         self.peak = 0
         self.cancelled = False
         self._columns = columns
+        self._children = children
         self._size = size or max(1, self.rows)
         self._first = 0
         self._numbers: dict[str, int] = {}
@@ -203,7 +206,8 @@ class _Run:
             return None
         self._first = last
         columns = tuple(column[first:last] for column in self._columns)
-        submission = Submission(f"run-{number}", columns, list(range(first, last)), self, self.tally)
+        indices = list(range(first, last))
+        submission = Submission(f"run-{number}", columns, indices, self, self.tally, children=self._children)
         self._numbers[submission.id] = len(self._numbers)
         self.active[submission.id] = submission
         self.peak = max(self.peak, len(self.active))

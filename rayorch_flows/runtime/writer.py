@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Final, Protocol
 
-from rayorch_flows.errors import RayorchFlowsError
+from rayorch_flows.errors import Fault, RayorchFlowsError
 from rayorch_flows.program.outcomes import Cause, CauseKind, ItemOutcome
 from rayorch_flows.program.plan import Plan
 from rayorch_flows.runtime.engine import End, EndState
@@ -189,4 +189,6 @@ class Writer:
 def _as_cause(error: RayorchFlowsError | None) -> Cause | None:
     if error is None:
         return None
+    if error.fault is Fault.INFRASTRUCTURE:
+        return Cause(CauseKind.WORKER_CRASH, str(error), retryable=True)
     return Cause(CauseKind.FUNCTION_ERROR, str(error))
