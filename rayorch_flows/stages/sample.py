@@ -44,7 +44,7 @@ _ENDS: Final = (
 def make_sample(folder: str | Path) -> Path:
     """Write the sample corpus into ``folder`` and return it. ``truth.json`` holds the text of every page by file.
 
-    Eleven PDFs with 51 pages that can be read, 9 of them scans; ``encrypted.pdf`` and ``truncated.pdf`` cannot.
+    Eleven PDFs. Nine can be read: 51 pages, 9 of them scanned. ``encrypted.pdf`` and ``truncated.pdf`` cannot.
     """
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
