@@ -79,8 +79,7 @@ def plan_ingest(
         semantic_fingerprint=semantic_fingerprint,
         retry_after=pending.retry_after,
     )
-    for manifest in fresh:
-        store.write(manifest)
+    store.write_all(fresh)
     return IngestPlan(
         microbatches=[*adoption.resume, *fresh],
         adopted=len(adoption.resume),

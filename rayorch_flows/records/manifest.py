@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from typing import Final, Literal
@@ -63,19 +63,16 @@ class ManifestStore:
 
     def write(self, manifest: Manifest) -> str:
         """Write the manifest, all or nothing; return its microbatch id."""
-        self._storage.write(self._path(manifest.microbatch_id), manifest.model_dump_json().encode())
+        self.write_all([manifest])
         return manifest.microbatch_id
+
+    def write_all(self, manifests: Sequence[Manifest]) -> None:
+        """Write each manifest, all or nothing."""
+        self._storage.write_all({self._path(m.microbatch_id): m.model_dump_json().encode() for m in manifests})
 
     def read(self, microbatch_id: str) -> Manifest | None:
         """The manifest, or None if there is none (any more) or it cannot be understood."""
-        data = self._storage.read(self._path(microbatch_id))
-        if data is None:
-            return None
-        try:
-            manifest = Manifest.model_validate_json(data)
-        except ValidationError:
-            return None
-        return manifest if manifest.microbatch_id == microbatch_id else None
+        return _parsed(self._storage.read(self._path(microbatch_id)), microbatch_id)
 
     def ids(self) -> list[str]:
         """Microbatch ids of all unfinished manifests."""
@@ -84,12 +81,13 @@ class ManifestStore:
     def unfinished(self) -> list[Manifest]:
         """All manifests that are still there. One that cannot be understood is deleted: it holds a plan, no data."""
         manifests: list[Manifest] = []
-        for microbatch_id in self.ids():
-            manifest = self.read(microbatch_id)
-            if manifest is None:
-                self.delete(microbatch_id)
-            else:
+        ids = self.ids()
+        for microbatch_id, data in zip(ids, self._storage.read_all([self._path(i) for i in ids]), strict=True):
+            manifest = _parsed(data, microbatch_id)
+            if manifest is not None:
                 manifests.append(manifest)
+            elif data is not None:
+                self.delete(microbatch_id)
         return manifests
 
     def delete(self, microbatch_id: str) -> None:
@@ -101,3 +99,13 @@ class ManifestStore:
 
     def _path(self, microbatch_id: str) -> str:
         return f"{self._folder}/{microbatch_id}{_SUFFIX}"
+
+
+def _parsed(data: bytes | None, microbatch_id: str) -> Manifest | None:
+    if data is None:
+        return None
+    try:
+        manifest = Manifest.model_validate_json(data)
+    except ValidationError:
+        return None
+    return manifest if manifest.microbatch_id == microbatch_id else None

@@ -4,7 +4,7 @@ A source is a folder (searched recursively), a glob, a single file, or the same 
 Patterns select by name inside folders; what a glob or a single name points at is taken as it is.
 
 Left out inside folders: names that start with a dot, files that look half-written (``PARTIAL_SUFFIXES``, office
-locks ``~$``, editor backups ``~``), and a record table's own folders. Broken links and files that cannot be looked at
+locks ``~$``, editor backups ``~``), and Delta tables. Broken links and files that cannot be looked at
 are listed: they become failed rows, not gaps.
 """
 
@@ -29,7 +29,7 @@ from rayorch_flows.records.uris import local_path, open_uri, remote_filesystem, 
 PARTIAL_SUFFIXES: Final = (
     ".part", ".partial", ".crdownload", ".download", ".filepart", ".tmp", ".temp", ".swp", ".lock", "~",
 )  # fmt: skip
-_OWN_FOLDERS: Final = frozenset({"_delta_log", PRIVATE_FOLDER})
+_TABLE_FOLDERS: Final = frozenset({"_delta_log", PRIVATE_FOLDER})
 _CHUNK: Final = 1 << 20
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -113,7 +113,7 @@ def wanted_name(relative: str, patterns: Sequence[str]) -> bool:
 
 
 def _skipped_folder(name: str) -> bool:
-    return name.startswith(".") or name in _OWN_FOLDERS
+    return name.startswith(".") or name in _TABLE_FOLDERS
 
 
 def _local_items(path: Path, text: str, patterns: Sequence[str], notes: list[str]) -> Iterator[SourceItem]:
@@ -151,6 +151,8 @@ def _walk(top: str, patterns: Sequence[str], notes: list[str]) -> Iterator[Sourc
                 found = sorted(entries, key=lambda entry: entry.name)
         except OSError as error:
             notes.append(f"{folder}: {error.strerror or error}")
+            continue
+        if prefix and any(entry.name in _TABLE_FOLDERS for entry in found):
             continue
         below: list[tuple[str, str]] = []
         for entry in found:
@@ -223,12 +225,28 @@ def _remote_infos(filesystem: Any, path: str, patterns: Sequence[str]) -> list[t
             found.append((start, info))
             continue
         base = start.rstrip("/") + "/"
-        for name, below in filesystem.find(start, detail=True).items():
-            relative = str(name).removeprefix(base)
+        below = {str(name).removeprefix(base): entry for name, entry in filesystem.find(start, detail=True).items()}
+        tables = _tables_in(below)
+        for relative, entry in below.items():
             folders = relative.split("/")[:-1]
-            if not any(map(_skipped_folder, folders)) and wanted_name(relative, patterns):
-                found.append((str(name), below))
+            if (
+                not any(map(_skipped_folder, folders))
+                and not any("/".join(folders[:depth]) in tables for depth in range(1, len(folders) + 1))
+                and wanted_name(relative, patterns)
+            ):
+                found.append((base + relative, entry))
     return found
+
+
+def _tables_in(names: Iterable[str]) -> set[str]:
+    """Folders, other than the top one, that hold a Delta table's log."""
+    split = (name.split("/") for name in names)
+    return {
+        "/".join(parts[:depth])
+        for parts in split
+        for depth in range(1, len(parts) - 1)
+        if parts[depth] in _TABLE_FOLDERS
+    }
 
 
 def _remote_time(info: Mapping[str, Any]) -> datetime | None:
@@ -256,9 +274,12 @@ def _remote_tag(info: Mapping[str, Any]) -> str:
 
 def _hashed(item: SourceItem, storage_options: Mapping[str, Any] | None) -> SourceItem:
     try:
+        path = local_path(item.uri)
+        if path is not None and not path.is_file():  # opening a pipe would wait for ever
+            return item
         with open_uri(item.uri, storage_options) as file:
             update: dict[str, Any] = {}
-            if local_path(item.uri) is not None:
+            if path is not None:
                 status = os.fstat(file.fileno())
                 update = {"size": status.st_size, "modified_at": _local_time(status)}
             update["content_hash"] = _digest(file)

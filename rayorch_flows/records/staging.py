@@ -123,12 +123,9 @@ class StagingArea:
     def read(self, microbatch_id: str) -> Staged:
         """Merge everything that was staged for this microbatch."""
         folder = _folder(self._fingerprint, microbatch_id)
-        tables: list[ArrowTable] = []
-        for name in self._storage.names(folder):
-            data = self._storage.read(f"{folder}/{name}") if name.endswith(_SUFFIX) else None
-            rows = None if data is None else _decode(data, self._schema)
-            if rows is not None:
-                tables.append(rows)
+        paths = [f"{folder}/{name}" for name in self._storage.names(folder) if name.endswith(_SUFFIX)]
+        decoded = [_decode(data, self._schema) for data in self._storage.read_all(paths) if data is not None]
+        tables = [rows for rows in decoded if rows is not None]
         return merge(pa.concat_tables(tables) if tables else self._schema.empty_table())
 
     def clear(self, microbatch_id: str) -> None:

@@ -10,8 +10,10 @@ import contextlib
 import os
 import re
 import shutil
+import threading
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
@@ -24,6 +26,7 @@ from rayorch_flows.records.uris import local_path
 PRIVATE_FOLDER: Final = "_rayorch_flows"
 """Under the table's root. The leading underscore keeps Delta readers and ``vacuum`` away from it."""
 _TEMPORARY: Final = ".tmp-"
+_THREADS: Final = 8
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 _REMOTE_DEFAULTS: Final = {"max_retries": "5", "retry_timeout": "15s", "connect_timeout": "5s"}
 """So that a store which cannot be reached is an error within seconds."""
@@ -38,7 +41,7 @@ class TableStorage:
     def __init__(self, table_uri: str, storage_options: Mapping[str, str] | None = None) -> None:
         self.table_uri = table_location(table_uri)
         self.storage_options = dict(storage_options or {})
-        self._remote: Any = None
+        self._remote = threading.local()
 
     def __repr__(self) -> str:
         return f"TableStorage({self.table_uri!r})"
@@ -85,6 +88,20 @@ class TableStorage:
             raise _broken(self.table_uri, folder, error) from error
         return sorted(name for name in found if not name.startswith(_TEMPORARY))
 
+    def read_all(self, paths: Sequence[str]) -> list[bytes | None]:
+        """``read`` for each, side by side."""
+        return self._each(self.read, paths)
+
+    def write_all(self, files: Mapping[str, bytes]) -> None:
+        """``write`` for each, side by side."""
+        self._each(lambda path: self.write(path, files[path]), list(files))
+
+    def _each(self, action: Callable[[str], Result], paths: Sequence[str]) -> list[Result]:
+        if len(paths) < 2:
+            return [action(path) for path in paths]
+        with ThreadPoolExecutor(min(_THREADS, len(paths)), thread_name_prefix="table-files") as pool:
+            return list(pool.map(action, paths))
+
     def delete(self, path: str) -> None:
         """Delete a file; nothing happens if it does not exist."""
         root = self.local_root
@@ -100,15 +117,15 @@ class TableStorage:
         if root is not None:
             shutil.rmtree(root / PRIVATE_FOLDER / folder, ignore_errors=True)
             return
-        for name in self.names(folder):
-            self.delete(f"{folder}/{name}")
+        self._each(self.delete, [f"{folder}/{name}" for name in self.names(folder)])
 
     def _handler(self) -> Any:
-        if self._remote is None:
-            self._remote = pafs.PyFileSystem(
-                _ObjectStore(f"{self.table_uri}/{PRIVATE_FOLDER}", remote_options(self.table_uri, self.storage_options))
-            )
-        return self._remote
+        made = getattr(self._remote, "filesystem", None)
+        if made is None:
+            options = remote_options(self.table_uri, self.storage_options)
+            made = pafs.PyFileSystem(_ObjectStore(f"{self.table_uri}/{PRIVATE_FOLDER}", options))
+            self._remote.filesystem = made
+        return made
 
     def _upload(self, path: str, data: bytes) -> None:
         with self._handler().open_output_stream(path) as stream:

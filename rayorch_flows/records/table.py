@@ -39,6 +39,7 @@ _KEY_COLUMNS: Final = (
 )  # fmt: skip
 _PATIENCE_S: Final = 120.0
 _COMPACT_EVERY: Final = 20
+_VACUUM_EVERY: Final = 100
 
 Result = TypeVar("Result")
 
@@ -161,6 +162,15 @@ class RecordTable:
         wanted = list(dict.fromkeys([*names, "uri", "committed_at"]))
         return latest_of_each(self.rows(wanted, among=among), "uri", "committed_at").select(names)
 
+    def committed(self, manifest: Manifest, columns: Sequence[str] | None = None) -> ArrowTable:
+        """The rows that the table holds for the sources of a microbatch, whichever microbatch committed them."""
+        names = list(columns) if columns is not None else list(self.schema.names)
+        among = {"uri": manifest.uris, "semantic_fingerprint": [manifest.semantic_fingerprint]}
+        rows = self.rows(list(dict.fromkeys([*names, "uri", "content_hash"])), among=among)
+        wanted = {(item.uri, item.content_hash) for item in manifest.sources}
+        mask = pa.array([key in wanted for key in delta.keys_of(rows)], pa.bool_())
+        return rows.filter(mask).select(names)
+
     def commit(
         self,
         rows: ArrowTable,
@@ -248,6 +258,8 @@ class RecordTable:
                 raise self._broken("commit to", error) from error
         if snapshot.version() % _COMPACT_EVERY == 0:
             delta.compact(snapshot)
+        if snapshot.version() % _VACUUM_EVERY == 0:
+            delta.vacuum(snapshot)
         return result
 
     def _stamped(self, rows: ArrowTable, stamps: Mapping[str, str], at: datetime) -> ArrowTable:

@@ -54,7 +54,9 @@ def test_hidden_partial_and_own_files_are_left_out(tmp_path: Path) -> None:
         "~$lock.pdf",
         "backup.pdf~",
         "t/_delta_log/0.json",
-        "t/_rayorch_flows/staging/x",
+        "t/part-0.parquet",
+        "t/below/part-1.parquet",
+        "u/_rayorch_flows/staging/x",
         "_scans/kept.pdf",
     )
     assert names(list_sources(tmp_path), tmp_path) == ["_scans/kept.pdf", "ok.pdf"]
@@ -114,6 +116,13 @@ def test_a_broken_link_is_listed_and_its_hash_stays_empty(tmp_path: Path) -> Non
     broken, good = hash_sources(list_sources(tmp_path))
     assert (broken.size, broken.modified_at, broken.content_hash) == (0, None, "")
     assert good.content_hash
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link.pdf").symlink_to(tmp_path / "pipe")
+    assert [entry.content_hash for entry in hash_sources(list_sources(tmp_path))] == [""]
+    assert [entry.content_hash for entry in hash_sources(list_sources(tmp_path / "pipe"))] == [""]
 
 
 def test_a_missing_source_and_an_empty_glob_say_so(tmp_path: Path) -> None:
@@ -212,7 +221,7 @@ class TestRemote:
 
     def test_folders_globs_and_patterns(self, bucket: str) -> None:
         filesystem = fsspec.filesystem("memory")
-        for name in ("a/x.pdf", "a/.h.pdf", "a/x.txt", ".git/y.pdf", "b/z.pdf"):
+        for name in ("a/x.pdf", "a/.h.pdf", "a/x.txt", ".git/y.pdf", "b/z.pdf", "t/_delta_log/0", "t/p/x.pdf"):
             filesystem.pipe_file(f"/bucket/{name}", b"x")
         assert [i.uri for i in list_sources(bucket, ("*.pdf",))] == [
             "memory:///bucket/a/x.pdf",

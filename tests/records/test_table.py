@@ -18,7 +18,7 @@ from rayorch_flows.lineage.protocol import ChildOutcome
 from rayorch_flows.program.outcomes import Cause, CauseKind, ItemOutcome
 from rayorch_flows.records import table as table_module
 from rayorch_flows.records.table import CommitResult, RecordTable
-from tests.records.helpers import PRINT, RECORD, Outcome, commit, failed, item, present
+from tests.records.helpers import PRINT, RECORD, Outcome, commit, failed, item, manifest_of, present
 
 ABC = [item("a"), item("b"), item("c")]
 OTHER = "e" * 64
@@ -147,6 +147,14 @@ def test_fingerprints_share_a_table(table: RecordTable) -> None:
     assert table.known(PRINT).num_rows == table.known(OTHER).num_rows == 3
     assert set(table.current(["semantic_fingerprint"])["semantic_fingerprint"].to_pylist()) == {OTHER}
     assert table.current(semantic_fingerprint=PRINT).num_rows == 3
+
+
+def test_what_is_committed_of_a_microbatch_is_looked_up_by_key(table: RecordTable) -> None:
+    commit(table, [item("a", "1" * 32), item("b"), item("c")], microbatch="theirs")
+    manifest = manifest_of([item("a"), item("b"), item("d")])
+    assert table.committed(manifest, ["uri", "microbatch_id"]).to_pylist() == [
+        {"uri": "/data/b", "microbatch_id": "theirs"}
+    ]
 
 
 def test_one_commit_with_a_repeated_key_keeps_the_better_row(table: RecordTable) -> None:
