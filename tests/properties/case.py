@@ -48,6 +48,7 @@ class Case:
             faults=(0, 0, 1, 3, 9)[r.below(5)],
             cancels=(0, 0, 0, 1, 2)[r.below(5)],
             replays=(0, 1, 4)[r.below(3)],
+            pauses=(0, 0, 0, 2)[r.below(4)],
             make_machine=make_machine,
         )
 

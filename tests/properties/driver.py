@@ -7,6 +7,7 @@ terminal, all its facts are compared with the reference interpreter.
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -64,6 +65,7 @@ class Microbatch:
     rows: int
     outcomes: Outcomes
     attempt: int = 0
+    paused: bool = False
     state: str = "pending"  # pending | running | done | cancelled
     terminal: set[int] = field(default_factory=set)
     taken: set[int] = field(default_factory=set)
@@ -81,6 +83,7 @@ class Driver:
         faults: int = 0,
         cancels: int = 0,
         replays: int = 0,
+        pauses: int = 0,
         make_machine: Callable[[Plan], Any] = Machine,
     ) -> None:
         self.plan = plan
@@ -92,6 +95,7 @@ class Driver:
         self.faults = faults
         self.cancels = cancels
         self.replays = replays
+        self.pauses = pauses
         self.payloads: dict[int, list[Any]] = {}
         self.released: set[int] = set()
         self.batches: set[int] = set()
@@ -146,8 +150,12 @@ class Driver:
         elif pending:
             self.admit(self.r.pick(pending))
         else:
-            require(busy, "stuck: nothing in flight, nothing to reserve,", self.standing())
-            self.complete(self.r.pick(busy))
+            paused = [m for m in self.microbatches.values() if m.paused and m.state == "running"]
+            require(busy or paused, "stuck: nothing in flight, nothing to reserve,", self.standing())
+            if busy:
+                self.complete(self.r.pick(busy))
+            for m in paused:
+                self.pause(m)
 
     def standing(self) -> dict[str, Any]:
         return {
@@ -187,6 +195,7 @@ class Driver:
     def admit(self, m: Microbatch) -> None:
         m.attempt += 1
         m.state = "running"
+        m.paused = False
         m.terminal, m.taken, m.caught = set(), set(), {}
         m.dispatched = []
         m.outcomes.isolated = {}
@@ -243,6 +252,7 @@ class Driver:
         for grain, generation in zip(grains, generations, strict=True):
             m = self.microbatches[grain[0]]
             require(m.state == "running" and m.attempt == grain[1], "a Grain of a stopped attempt", grain)
+            require(not m.paused, "a Grain of a paused microbatch", grain)
             require(grain not in self.in_flight, "reserved while in flight", grain)
             require(grain not in self.committed, "reserved after its commit", grain)
             require(self.parent(grain) not in self.barriers, "dispatched behind a barrier", grain)
@@ -276,8 +286,11 @@ class Driver:
     # -- completion ----------------------------------------------------------------------------------------------
 
     def complete(self, actor: tuple[int, int]) -> None:
+        self.answer(actor, self.attempt_failure(self.actors[actor][0]))
+
+    def answer(self, actor: tuple[int, int], failure: AttemptFailure | None) -> None:
+        """The batch that the actor is running ends, with a Report or with a failure that may take others along."""
         flying = self.actors[actor][0]
-        failure = self.attempt_failure(flying)
         if failure is None:
             self.actors[actor].pop(0)
             self.past.append(flying)
@@ -508,15 +521,25 @@ class Driver:
                 self.machine.cancel(m.name)
                 self.settle_event()
                 return True
-        if self.replays and self.past:
+        if self.replays and self.past and self.r.chance(60):
             self.replays -= 1
             self.late(self.r.pick(self.past))
             return True
+        running = [m for m in self.microbatches.values() if m.state == "running"]
+        if self.pauses and running:
+            self.pauses -= 1
+            self.pause(self.r.pick(running))
+            return True
         return False
+
+    def pause(self, m: Microbatch) -> None:
+        m.paused = not m.paused
+        self.machine.pause(m.name, paused=m.paused)
+        self.settle_event()
 
     def late(self, flying: Flying) -> None:
         """A Report or a failure of a batch that was already answered: it must change nothing."""
-        before = self.facts()
+        before = pickle.dumps(self.machine)
         known = set(self.payloads)
         if self.r.chance(40):
             failure = list(AttemptFailure)[self.r.below(4)]
@@ -526,14 +549,7 @@ class Driver:
         instructions = self.settle_event(quiet=True)
         require(all(isinstance(i, BlocksReleased) for i in instructions), "a late Report did", instructions)
         require(set(self.payloads) == known, "a late Report kept or dropped payloads")
-        require(self.facts() == before, "a late Report changed", flying.grains)
-
-    def facts(self) -> list[Any]:
-        running = [m.name for m in self.microbatches.values() if m.state == "running"]
-        return [
-            *[self.machine.counts(name, call.id) for name in running for call in self.plan.calls],
-            *[self.machine.ready(module.id) for module in self.plan.modules],
-        ]
+        require(pickle.dumps(self.machine) == before, "a late Report changed", flying.grains)
 
     def coverage(self) -> Counter[str]:
         """What this run went through, for the long mode's summary."""
