@@ -6,7 +6,6 @@ A program needs this module only. Ray is imported when something runs, not befor
 from __future__ import annotations
 
 import importlib
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from rayorch_flows.errors import (
@@ -89,6 +88,7 @@ def __getattr__(name: str) -> Any:
     if name in _LAZY:
         value = getattr(importlib.import_module(_LAZY[name]), name)
     elif name == "__version__":
+        metadata = importlib.import_module("importlib.metadata")
         try:
             value = metadata.version("rayorch-flows")
         except metadata.PackageNotFoundError:

@@ -159,7 +159,7 @@ class _Digester:
         self._put("object", str(len(parts)))
         for part in parts[:2]:
             self.value(part)
-        for part in parts[2:]:
+        for part in cast("tuple[Any, ...]", parts[2:]):
             self.value(list(part) if hasattr(part, "__next__") else part)
 
     # -- code -------------------------------------------------------------------------------------------------

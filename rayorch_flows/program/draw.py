@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, Literal
@@ -68,6 +69,7 @@ def draw(plan: Plan, format: Format | None = None) -> Drawing:
 
 def _graph(plan: Plan) -> _Graph:
     graph = _Graph()
+    counts: Counter[PortKind] = Counter()
     for port in plan.ports:
         if port.kind is PortKind.CALL:
             _add_call(plan, graph, port.call)
@@ -79,7 +81,7 @@ def _graph(plan: Plan) -> _Graph:
             key = f"x{domain.id}"
             if key not in graph.nodes:
                 groups = tuple(graph.makers[g] for g in domain.groups)
-                graph.nodes[key] = _Node(key, "expand", f"each {domain.name}", domain.id, groups)
+                graph.nodes[key] = _Node(key, "expand", domain.name, domain.id, groups)
             many = len(domain.ports) > 1
             graph.makers[port.id] = (key, f"list {domain.ports.index(port.id)}" if many else "")
             continue
@@ -87,11 +89,13 @@ def _graph(plan: Plan) -> _Graph:
         if port.kind is PortKind.SOURCE:
             node = _Node(key, "source", port.name, port.domain, ())
         else:
-            words = _PRIMITIVES[port.kind]
+            counts[port.kind] += 1
+            words = f"{_PRIMITIVES[port.kind]} {counts[port.kind]}"
             roles = {PortKind.FILTER: ("", "mask"), PortKind.REDUCE: ("", "members")}.get(port.kind, ("",))
-            inputs = [
-                (graph.makers[i][0], role or graph.makers[i][1]) for i, role in zip(port.inputs, roles, strict=True)
-            ]
+            inputs: list[tuple[str, str]] = []
+            for source, role in zip(port.inputs, roles, strict=True):
+                maker, output = graph.makers[source]
+                inputs.append((maker, ", ".join(w for w in (output, role) if w)))
             if port.kind is PortKind.REDUCE and port.inputs[0] == port.inputs[1]:
                 inputs = inputs[:1]
             node = _Node(key, "primitive", words, port.domain, tuple(inputs))
@@ -113,7 +117,7 @@ def _add_call(plan: Plan, graph: _Graph, id: int) -> None:
     for argument in call.inputs:
         maker, words = graph.makers[argument.port]
         parts = [words, argument.name and f"{argument.name}=", "optional" if argument.optional else ""]
-        inputs.append((maker, " ".join(p for p in parts if p)))
+        inputs.append((maker, ", ".join(p for p in parts if p)))
     static = ", ".join(f"{name}={value!r:.30}" for name, value in call.kwargs)
     label = f"{call.name}({static})" if static else call.name
     graph.nodes[key] = _Node(key, "call", label, call.domain, tuple(inputs))
@@ -131,7 +135,9 @@ def _text(plan: Plan, graph: _Graph, domain: int) -> Iterator[str]:
             body.extend(_text(plan, graph, node.domain))
         elif node.domain == domain and node.kind != "expand":
             body.append(_text_line(graph, node))
-    title = f" {own.name} " if domain == ROOT else f" each {own.name} of {_sources(graph, f'x{domain}')} "
+    title = f" {own.name} "
+    if domain != ROOT and not own.name.endswith("[]"):
+        title = f" {own.name}: each of {_sources(graph, f'x{domain}')} "
     width = max([len(title) + 4, *(len(line) + 4 for line in body)])
     yield f"┌─{title}{'─' * (width - len(title) - 3)}┐"
     for line in body:
@@ -142,23 +148,16 @@ def _text(plan: Plan, graph: _Graph, domain: int) -> Iterator[str]:
 def _text_line(graph: _Graph, node: _Node) -> str:
     if node.kind == "source":
         return f"{node.label}: source"
-    name = node.label if node.kind != "primitive" else f"{node.label} {_number(node)}"
-    return f"{name} <- {_sources(graph, node.key)}"
+    return f"{node.label} <- {_sources(graph, node.key)}"
 
 
 def _sources(graph: _Graph, key: str) -> str:
     parts: list[str] = []
     for maker, words in graph.nodes[key].inputs:
         node = graph.nodes[maker]
-        name = {"expand": node.label.removeprefix("each "), "primitive": f"{node.label} {_number(node)}"}.get(
-            node.kind, node.label.partition("(")[0]
-        )
+        name = node.label.partition("(")[0]
         parts.append(f"{name} ({words})" if words else name)
     return ", ".join(parts)
-
-
-def _number(node: _Node) -> str:
-    return node.key.removeprefix("p")
 
 
 # -- Mermaid ---------------------------------------------------------------------------------------------------
@@ -186,7 +185,8 @@ def _mermaid_frame(plan: Plan, graph: _Graph, domain: DomainPlan, indent: str) -
     inner = indent + "    "
     for node in graph.nodes.values():
         if node.domain == domain.id:
-            yield f"{inner}{node.key}{_SHAPES[node.kind].format(_escaped(node.label))}"
+            label = f"each {node.label}" if node.kind == "expand" else node.label
+            yield f"{inner}{node.key}{_SHAPES[node.kind].format(_escaped(label))}"
     for child in plan.domains:
         if child.parent == domain.id:
             yield from _mermaid_frame(plan, graph, child, inner)

@@ -133,12 +133,12 @@ class RayModule:
                 f"{self.label} was called without a Port",
                 "A Call needs at least one Port: it says for which Entities to run.",
             )
-        self._check_arguments(len(args), [i.name for i in inputs if i.name], static)
         domain = trace.same_domain(
             [i.port for i in inputs],
             f"the arguments of {self.label}",
             "Bring an ancestor's value down with F.broadcast(x, like=y), or children up with F.reduce(y).",
         )
+        self._check_arguments(len(args), [i.name for i in inputs if i.name], static)
         ports = trace.add_call(
             self,
             module_name(trace.owner, self) or self.label,
