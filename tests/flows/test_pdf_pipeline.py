@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -128,6 +129,48 @@ def test_a_second_run_uses_the_warm_actors(executor: Executor, tmp_path: Path) -
     started = time.monotonic()
     outcomes(executor, uris)
     assert time.monotonic() - started < 2
+
+
+class DiesOnce(TesseractOcr):
+    """Takes its process down in its second batch, as a SIGKILL does; whoever comes after it lives."""
+
+    def __init__(self, marker: str) -> None:
+        super().__init__()
+        self.marker = Path(marker)
+        self.batches = 0
+
+    def run(self, images: list[PageImage]) -> Any:
+        self.batches += 1
+        if self.batches == 2 and not self.marker.exists():
+            self.marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().run(images)
+
+
+class MortalPipeline(PdfPipeline):
+    """The PDF Pipeline with one recogniser that is killed in the middle."""
+
+    def __init__(self, marker: str) -> None:
+        super().__init__()
+        self.ocr = (
+            RayModule(DiesOnce)
+            .pre_init(marker)
+            .ray_options(batch_size=2, num_cpus=0.5, recovery=RecoveryPolicy.isolate_tail())
+        )
+
+
+@ray_test
+@pytest.mark.slow
+def test_a_killed_recogniser_changes_nothing(executor: Executor, ray_cluster: str, tmp_path: Path) -> None:
+    uris = [write(tmp_path, pdfs.mixed("dssdss"), "1.pdf"), write(tmp_path, pdfs.scan(2), "2.pdf")]
+    undisturbed = outcomes(executor, uris)
+    marker = tmp_path / "died"
+    with Executor(MortalPipeline(str(marker))) as mortal:
+        killed = outcomes(mortal, uris)
+    assert marker.exists()
+    assert {n: (o.outcome, o.value, o.children) for n, o in killed.items()} == {
+        n: (o.outcome, o.value, o.children) for n, o in undisturbed.items()
+    }
 
 
 class KilledByPage(TextLayer):
