@@ -1,0 +1,113 @@
+"""The embedded server: started once, shared, stopped by its last user, and never mistaken for another one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Generator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rayorch_flows import InfrastructureError
+from rayorch_flows.orchestration import processes, server
+from rayorch_flows.orchestration.processes import ProcessId
+from rayorch_flows.orchestration.settings import Home
+
+
+@pytest.fixture
+def home(monkeypatch: pytest.MonkeyPatch) -> Generator[Home]:
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    with tempfile.TemporaryDirectory(prefix="lab-") as directory:
+        place = Home(Path(directory) / "home").create()
+        yield place
+        state = server.read_state(place)
+        if state is not None:
+            processes.stop(state.process)
+
+
+@pytest.fixture
+def stranger() -> Generator[ProcessId]:
+    """Another living process."""
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    yield ProcessId.of(process.pid)
+    process.kill()
+    process.wait()
+
+
+@pytest.mark.prefect
+@pytest.mark.slow
+def test_one_server_is_shared_and_the_last_user_stops_it(home: Home, stranger: ProcessId) -> None:
+    first = server.claim(home)
+    server.wait_answer(home, first)
+    with urllib.request.urlopen(f"{first.api_url}/health", timeout=10) as answer:
+        assert answer.status == 200
+    assert server.claim(home) == first
+    state = server.read_state(home)
+    assert state is not None
+    assert state.users == (ProcessId.current(),), "the same user is counted once"
+    server.write_state(home, replace(state, users=(*state.users, stranger)))
+    server.release(home, first)
+    assert state.process.alive(), "somebody else uses it"
+    server.claim(home)
+    os.kill(stranger.pid, 9)
+    assert processes.wait_until(lambda: not stranger.alive(), 10)
+    server.release(home, first)
+    assert not state.process.alive()
+    assert server.read_state(home) is None
+
+
+def test_a_given_server_is_used_and_never_stopped(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", "http://prefect.example:4200/api/")
+    given = server.claim(home)
+    assert (given.api_url, given.embedded) == ("http://prefect.example:4200/api", False)
+    assert given.ui_url == "http://prefect.example:4200"
+    server.release(home, given)
+    assert server.read_state(home) is None
+    assert "PREFECT_HOME" not in server.client_environment(home, given)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"process": {}, "port": 1, "users": []}'])
+def test_a_state_that_cannot_be_read_is_none(home: Home, text: str) -> None:
+    home.server_state.write_text(text)
+    assert server.read_state(home) is None
+
+
+def test_a_later_process_of_the_same_number_is_not_our_server(home: Home) -> None:
+    """After a crash and a reboot the pid may belong to anybody: it is neither used nor stopped."""
+    reused = ProcessId(os.getpid(), "long ago")
+    assert not reused.alive()
+    processes.stop(reused)
+    assert ProcessId.current().alive()
+
+
+def test_a_server_that_dies_while_starting_is_told_with_its_last_words(
+    home: Home, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\necho the disk is full >&2\nexit 3\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(server.sys, "executable", str(program))
+    with pytest.raises(InfrastructureError, match=r"ended while it started:\s+the disk is full"):
+        server.wait_answer(home, server.claim(home))
+
+
+def test_the_server_gets_nothing_of_the_callers_prefect(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREFECT_API_KEY", "secret")
+    monkeypatch.setenv("PREFECT_API_DATABASE_CONNECTION_URL", "postgresql://elsewhere")
+    environment = server.server_environment(home, 4321)
+    assert "secret" not in environment.values()
+    assert environment["PREFECT_UI_API_URL"] == "http://127.0.0.1:4321/api"
+    assert str(home.prefect) in environment["PREFECT_API_DATABASE_CONNECTION_URL"]
+
+
+def test_the_port_is_taken_before_the_server_starts(home: Home) -> None:
+    """Nobody else can answer in the place of a server that is still starting."""
+    with server._listening(0) as first:
+        port = first.getsockname()[1]
+        with server._listening(port) as second:
+            assert second.getsockname()[1] != port
