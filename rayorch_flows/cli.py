@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 from cyclopts import App, CycloptsError, Parameter
 from rich.console import Console
 
-from rayorch_flows import CompileError, RayorchFlowsError, SourceError, UsageError, __version__
+from rayorch_flows import CompileError, RayorchFlowsError, SourceError, TableError, UsageError, __version__
 from rayorch_flows.records.planning import Retry
 
 OK: Final = 0
@@ -134,7 +134,10 @@ def failures(
     """
     from rayorch_flows.orchestration.failures import current_failures, failures_text
 
-    found = current_failures(table, kind)
+    try:
+        found = current_failures(table, kind)
+    except TableError as error:
+        return _say(error, USAGE)
     shown = found[:limit] if limit else found
     if as_json:
         for line in shown:
