@@ -15,6 +15,8 @@ from rayorch_flows.records.arrow import ArrowSchema, ArrowTable, pa, pc
 
 FLOW_PROPERTY: Final = "rayorchFlows.flow"
 _APPLICATION: Final = "rayorch-flows"
+_CHECKPOINT_EVERY: Final = "20"
+"""Every commit opens the table: that replays the log since the last checkpoint."""
 _PUSHED_VALUES: Final = 1000
 _COMPACT_BYTES: Final = 64 * 1024 * 1024
 _WRITER: Final = WriterProperties(compression="ZSTD")
@@ -37,7 +39,7 @@ def create(uri: str, schema: ArrowSchema, flow: str, storage_options: Mapping[st
         schema=schema,
         mode="ignore",
         name=flow or None,
-        configuration={FLOW_PROPERTY: flow} if flow else None,
+        configuration={"delta.checkpointInterval": _CHECKPOINT_EVERY, **({FLOW_PROPERTY: flow} if flow else {})},
         storage_options=dict(storage_options) or None,
         raise_if_key_not_exists=False,
     )
