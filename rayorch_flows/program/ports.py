@@ -20,6 +20,11 @@ class Port:
     __slots__ = ("_id", "_trace")
 
     def __init__(self, trace: Trace, id: int) -> None:
+        if not hasattr(trace, "describe"):
+            raise compile_error(
+                "a Port cannot be made by hand",
+                "Ports come from the parameters of forward(), from Calls and from F primitives.",
+            )
         self._trace = trace
         self._id = id
 

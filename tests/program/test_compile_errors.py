@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from rayorch_flows import CompileError, F, Pipeline, RayModule, function
+from rayorch_flows import CompileError, F, Pipeline, Port, RayModule, function
 from rayorch_flows.program import trace as trace_module
 from tests.program.functions import Unit, program
 
@@ -362,6 +362,11 @@ def test_a_port_that_leaks_out_of_an_earlier_trace_of_the_same_program():
 def test_calls_and_primitives_outside_forward(use):
     with pytest.raises(CompileError, match=r"outside Pipeline\.forward"):
         use()
+
+
+def test_a_port_made_by_hand():
+    with pytest.raises(CompileError, match="cannot be made by hand"):
+        Port(3, 4)  # type: ignore[arg-type]
 
 
 def test_a_forward_that_never_ends(monkeypatch):

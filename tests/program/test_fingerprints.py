@@ -272,3 +272,136 @@ def test_a_file_edited_after_the_import_is_not_taken_for_the_code_that_runs(tmp_
     del sys.modules["edited_later"]
     assert still == before
     assert after != before
+
+
+LAZY = """\
+import rayorch_flows as ro
+
+
+class Late:
+    def run(self, docs):
+        import os.path
+        import numpy as np
+        import helpers as h
+        from helpers import shorten
+
+        return [h.clean(shorten(os.path.basename(doc))) for doc in docs]
+
+
+class Program(ro.Pipeline):
+    def __init__(self):
+        self.late = ro.RayModule(Late)
+
+    def forward(self, docs):
+        return self.late(docs)
+
+
+if __name__ == "__main__":
+    plan = Program().compile()
+    print(plan.semantic_fingerprint, plan.physical_fingerprint)
+"""
+
+
+def test_what_a_function_imports_when_it_runs_counts(tmp_path):
+    variants = {
+        "as it was": (LAZY, HELPERS),
+        "helper": (LAZY, edited(HELPERS, *HELPED["helper by name"])),
+        "helper's helper": (LAZY, edited(HELPERS, *HELPED["helper of the helper"])),
+        "unrelated": (LAZY, edited(HELPERS, "return text\n", "return 42\n")),
+        "unrelated table": (LAZY, edited(HELPERS, *HELPED["table of tables, looked up through the module"])),
+    }
+    found = {name: pair[0] for name, pair in run_all(tmp_path, variants).items()}
+    assert found["as it was"] == found["unrelated"] == found["unrelated table"]
+    assert len({found["as it was"], found["helper"], found["helper's helper"]}) == 3
+
+
+def test_a_script_and_the_module_of_the_same_text_are_the_same_program(tmp_path):
+    as_module = fingerprints(tmp_path, LAZY)
+    out = subprocess.run(
+        [sys.executable, "program.py"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path / "0",
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    assert tuple(out.stdout.split()) == as_module
+
+
+MODELS = """\
+import dataclasses
+import enum
+
+import rayorch_flows as ro
+from pydantic import BaseModel, field_validator
+
+
+class Mode(enum.Enum):
+    FAST = "fast"
+    EXACT = "exact"
+
+    @property
+    def steps(self):
+        return 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Box:
+    width: int = 1
+    scale: float = dataclasses.field(default=2.0, kw_only=True)
+
+    def area(self):
+        return self.width * self.scale
+
+
+class Page(BaseModel):
+    number: int = 1
+    text: str = ""
+
+    @field_validator("text")
+    @classmethod
+    def tidy(cls, text):
+        return text.strip()
+
+
+DEFAULT = Box(3)
+
+
+class Make:
+    def __init__(self, mode, page):
+        self.mode = mode
+
+    def run(self, docs):
+        return [Page(text=doc).model_dump() | {"area": DEFAULT.area()} for doc in docs]
+
+
+class Program(ro.Pipeline):
+    def __init__(self):
+        self.make = ro.RayModule(Make).pre_init(Mode.FAST, Page(number=4))
+
+    def forward(self, docs):
+        return self.make(docs)
+"""
+
+MODEL_EDITS = {
+    "value of a member": ('EXACT = "exact"', 'EXACT = "slow"'),
+    "method of an enumeration": ("return 3", "return 4"),
+    "chosen member": ("Mode.FAST, Page", "Mode.EXACT, Page"),
+    "default of a dataclass": ("width: int = 1", "width: int = 2"),
+    "type in a dataclass": ("width: int = 1", "width: float = 1"),
+    "method of a dataclass": ("self.width * self.scale", "self.width + self.scale"),
+    "global dataclass": ("DEFAULT = Box(3)", "DEFAULT = Box(4)"),
+    "type in a model": ("number: int = 1", "number: float = 1"),
+    "default in a model": ('text: str = ""', 'text: str = "-"'),
+    "validator": ("text.strip()", "text.lstrip()"),
+    "argument": ("number=4", "number=5"),
+}
+
+
+def test_enumerations_dataclasses_and_models_count_by_what_they_say(tmp_path):
+    pytest.importorskip("pydantic")
+    variants = {"as it was": (MODELS, "")} | {name: (edited(MODELS, *edit), "") for name, edit in MODEL_EDITS.items()}
+    one = run_all(tmp_path / "a", variants, seed="3")
+    other = run_all(tmp_path / "b", variants, seed="4")
+    assert one == other
+    assert len({semantic for semantic, _ in one.values()}) == len(variants), one
