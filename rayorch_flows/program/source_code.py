@@ -83,7 +83,7 @@ def _paths(code: CodeType) -> Iterator[tuple[bool, Path]]:
         if path and instruction.opname not in ("CACHE", "PUSH_NULL", "EXTENDED_ARG"):
             yield is_global, tuple(path)
             path = []
-        if instruction.opname.startswith(_LOADS):
+        if any(load in instruction.opname for load in _LOADS):  # also fused: STORE_FAST_LOAD_FAST
             is_global = instruction.opname.startswith(_GLOBALS)
             name = instruction.argval
             path = [str(name[-1] if is_tuple(name) else name)]
