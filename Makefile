@@ -44,7 +44,7 @@ setup: .venv/.test
 ingest: .venv/.core $(if $(SOURCE),,sample-corpus)
 	@$(BIN)/rayorch-flows ingest '$(or $(SOURCE),sample-corpus)' --table '$(TABLE)' $(ARGS)
 
-sample-corpus: .venv/.core
+sample-corpus: | .venv/.core
 	@$(BIN)/python -c 'from rayorch_flows.stages.sample import make_sample; print("sample corpus:", make_sample("$@"))'
 
 test: .venv/.test

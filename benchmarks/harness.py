@@ -64,7 +64,7 @@ def row(job: Job, **fields: Any) -> Row:
     """The columns that every benchmark fills, and then its own."""
     columns = ("wall_s", "ideal_s", "items", "items_per_s", "suppressed", "calls", "exact")
     base: Row = {"benchmark": job.benchmark, "system": job.system, "arm": job.arm, "scale": job.scale}
-    base |= {name: None for name in columns}
+    base |= dict.fromkeys(columns)
     base |= fields
     return {name: round(value, 4) if isinstance(value, float) else value for name, value in base.items()}
 

@@ -33,7 +33,7 @@ class Documents:
 
 
 def failure_trace(scale: float) -> Documents:
-    """The paper's failure trace, or ``1 / scale`` of it: few documents hold half of the pages, and those are poisoned."""
+    """The paper's failure trace, or ``1 / scale`` of it: a few documents hold half of the pages; they are poisoned."""
     large = _counts(int(TRACE_LARGE / scale), int(TRACE_LARGE_PAGES / scale), 192, LARGEST, seed=1)
     rest = int(TRACE_PAGES / scale) - sum(large)
     small = _counts(int((TRACE_PARENTS - TRACE_LARGE) / scale), rest, 1, 23, seed=2)

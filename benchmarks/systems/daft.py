@@ -11,9 +11,10 @@ from benchmarks import functions, workloads
 from benchmarks.harness import Measured
 
 
-def _daft() -> Any:
+def _daft(threads: int) -> Any:
+    """Daft runs as many batches at once as it has threads, by default one a core."""
     daft: Any = import_module("daft")
-    daft.set_runner_native()
+    daft.set_runner_native(num_threads=threads)
     return daft
 
 
@@ -26,7 +27,7 @@ def sleeping(
     batch_s: float = 0.0,
     **_: Any,
 ) -> Measured:
-    daft = _daft()
+    daft = _daft(actors)
     answer = daft.DataType.struct({"value": daft.DataType.int64(), "failed": daft.DataType.bool()})
 
     @daft.cls(max_concurrency=actors, use_process=True)
@@ -57,7 +58,7 @@ def sleeping(
 
 def trivial(documents: workloads.Documents, **_: Any) -> Measured:
     """Split, page and gather with Functions that cost nothing."""
-    daft = _daft()
+    daft = _daft(2)
     integers = daft.DataType.list(daft.DataType.int64())
 
     @daft.func.batch(return_dtype=integers, batch_size=4)
@@ -68,9 +69,7 @@ def trivial(documents: workloads.Documents, **_: Any) -> Measured:
     class Page:
         @daft.method.batch(return_dtype=daft.DataType.int64(), batch_size=64)
         def look(self, document: Any, ordinal: Any) -> Any:
-            return functions.TrivialPage().run(
-                list(zip(document.to_pylist(), ordinal.to_pylist(), strict=True))
-            )
+            return functions.TrivialPage().run(list(zip(document.to_pylist(), ordinal.to_pylist(), strict=True)))
 
     model = Page()
 

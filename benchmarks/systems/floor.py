@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 import ray
 
@@ -33,7 +33,7 @@ def sleeping(
 ) -> Measured:
     """A pool over the flat list of pages: it knows nothing of documents, and contains no failure."""
     pages = [(index, ordinal) for index, count in enumerate(documents.pages) for ordinal in range(count)]
-    remote = ray.remote(num_cpus=0)(functions.ModelPage)
+    remote: Any = ray.remote(num_cpus=0)(functions.ModelPage)
     with local_ray():
         pool = [
             remote.remote(page_s, batch_s, documents.poisoned, "benchmarks.systems.floor_failure")
@@ -58,9 +58,8 @@ def trivial(documents: workloads.Documents, **_: Any) -> Measured:
     roots = list(enumerate(documents.pages))
     pages = [(index, ordinal) for index, count in roots for ordinal in range(count)]
     gathered = [[workloads.page_value(index, ordinal) for ordinal in range(count)] for index, count in roots]
-    split, page, gather = (
-        ray.remote(num_cpus=0)(kind) for kind in (functions.Split, functions.TrivialPage, functions.Gather)
-    )
+    kinds = (functions.Split, functions.TrivialPage, functions.Gather)
+    split, page, gather = (cast(Any, ray.remote(num_cpus=0)(kind)) for kind in kinds)
     with local_ray():
         pools = ([split.remote()], [page.remote(), page.remote()], [gather.remote()])
         ray.get([actor.run.remote([]) for pool in pools for actor in pool])

@@ -69,9 +69,7 @@ def trivial(api: str, documents: workloads.Documents, *, options: dict[str, Any]
     library: Any = importlib.import_module(api)
     extra = options or {}
     split = library.RayModule(functions.Split).ray_options(replicas=1, batch_size=4, num_cpus=0, **extra)
-    page = library.RayModule(functions.TrivialPage).ray_options(
-        replicas=2, batch_size=64, num_cpus=0, **extra
-    )
+    page = library.RayModule(functions.TrivialPage).ray_options(replicas=2, batch_size=64, num_cpus=0, **extra)
     gather = library.RayModule(functions.Gather).ray_options(replicas=1, batch_size=4, num_cpus=0, **extra)
     pipeline = pages_pipeline(api, page, split=split, gather=gather)
     with local_ray(), library.Executor(pipeline) as executor:

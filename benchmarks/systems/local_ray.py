@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 import ray
 
 
 @contextmanager
-def local_ray(cpus: int = 4, store_bytes: int = 600_000_000) -> Iterator[None]:
+def local_ray(cpus: int = 4, store_bytes: int = 600_000_000) -> Generator[None]:
     ray.init(
         address="local",
         num_cpus=cpus,
