@@ -37,7 +37,7 @@ from rayorch_flows.program.outcomes import Cause, CauseKind
 from rayorch_flows.program.plan import Plan
 from rayorch_flows.runtime.blocks import BlockTable, SlotPolicy
 from rayorch_flows.runtime.contract import ContractError
-from rayorch_flows.runtime.faults import abort_error, is_lost_payload, rows_reading, who_died
+from rayorch_flows.runtime.faults import abort_error, is_lost_payload, segments_reading, who_died
 from rayorch_flows.runtime.metrics import CallMetrics, RunTally
 from rayorch_flows.runtime.pool import Flight, Pool, Replica
 from rayorch_flows.runtime.results import Delivery
@@ -363,8 +363,10 @@ class Engine:
         name = self.plan.calls[batch.call].name
         if who_died(error):
             if not replica.gone and flight in replica.flights:
-                self._lose(replica, AttemptFailure.WORKER_DIED, f"its worker process died: {who_died(error)}")
+                place = f"process {replica.pid} on {replica.node}"
+                self._lose(replica, AttemptFailure.WORKER_DIED, f"its worker died ({place}): {who_died(error)}")
         elif replica.finish(flight):
+            flight.look_at_errors()
             if is_lost_payload(error):
                 self._restart_readers(flight)
             else:
@@ -476,12 +478,13 @@ class Engine:
         """A payload that the flight reads is lost: its other Grains go back, the microbatches that need it restart."""
         batch = flight.batch
         name = self.plan.calls[batch.call].name
-        readers = rows_reading(batch, [block for block, _ in flight.blocks])
+        readers = segments_reading(batch, [block for block, _ in flight.blocks])
         self._machine.fail(
             batch.id, AttemptFailure.NOT_STARTED, Cause(CauseKind.WORKER_CRASH, "a payload was lost", name)
         )
-        for microbatch in readers:
-            if active := self._active.get(microbatch):
+        for segment in readers:
+            active = self._active.get(segment.microbatch)
+            if active is not None and active.attempt == segment.attempt:
                 self._restart(active)
 
     def _restart(self, active: _Active) -> None:
@@ -510,7 +513,7 @@ class Engine:
             for replica in pool.dead():
                 if replica.flights:
                     continue  # its calls come back with the error, in order
-                self._lose(replica, AttemptFailure.WORKER_DIED, "its worker process died")
+                self._lose(replica, AttemptFailure.WORKER_DIED, "its worker died")
             pool.check_placement(now)
             if pool.failure is not None and self._active:
                 self._end_all(pool.failure)

@@ -9,7 +9,7 @@ from typing import Any
 from ray import exceptions as ray_errors
 
 from rayorch_flows.errors import ExecutionError
-from rayorch_flows.lineage.protocol import NOT_A_LIST, Column, DispatchBatch
+from rayorch_flows.lineage.protocol import NOT_A_LIST, Column, DispatchBatch, Segment
 from rayorch_flows.program.outcomes import Cause
 from rayorch_flows.program.plan import Plan
 from rayorch_flows.runtime.wire import Raised
@@ -31,9 +31,12 @@ def who_died(error: Any) -> str:
     """How the actor died, in a line; empty if it did not."""
     if not isinstance(error, _DIED):
         return ""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if "exit" in line.lower() or "killed" in line.lower() or "oom" in line.lower()]
-    return (told or lines or [type(error).__name__])[-1][:500]
+    text = str(error)
+    _, told, detail = text.partition("Worker exit detail:")
+    if told:
+        return detail.partition("Some common causes")[0].strip()[:500]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return (lines or [type(error).__name__])[-1][:500]
 
 
 def is_lost_payload(error: Any) -> bool:
@@ -64,18 +67,18 @@ def abort_error(plan: Plan, cause: Cause, raised: Raised | None) -> ExecutionErr
     return error
 
 
-def rows_reading(batch: DispatchBatch, blocks: Collection[int]) -> list[str]:
-    """The microbatches whose rows of a dispatch batch read any of these blocks."""
+def segments_reading(batch: DispatchBatch, blocks: Collection[int]) -> list[Segment]:
+    """The parts of a dispatch batch whose rows read any of these blocks."""
     lost = set(blocks)
     rows: set[int] = set()
     for column in batch.columns:
         if not lost.isdisjoint(column.blocks):
             rows.update(row for row, leaves in enumerate(_leaves(column)) if not lost.isdisjoint(leaves))
-    found: list[str] = []
+    found: list[Segment] = []
     first = 0
     for segment in batch.segments:
         if any(first <= row < first + len(segment.grains) for row in rows):
-            found.append(segment.microbatch)
+            found.append(segment)
         first += len(segment.grains)
     return found
 

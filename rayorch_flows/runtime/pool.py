@@ -49,6 +49,14 @@ class Flight:
     reply: Any = None
     sent: float = 0.0
 
+    def look_at_errors(self) -> None:
+        """Read the error that all answers of the flight hold: Ray prints those that nobody has looked at."""
+        for answer in (self.reply, *self.objects):
+            try:
+                ray.get(answer, timeout=0)
+            except Exception:
+                pass
+
 
 @dataclass(slots=True, eq=False)
 class Replica:
