@@ -257,7 +257,9 @@ class _Digester:
             self._put("property", name)
             self._ambient(item.func)
         elif isinstance(item, types.FunctionType):
-            if not item.__code__.co_filename.startswith(("<string>", "<attrs")):
+            file = item.__code__.co_filename
+            generated = name.startswith("__") and (file.startswith(("<string>", "<attrs")) or in_library(file))
+            if not generated:
                 self._put("method", name)
                 self._ambient(item)
         elif not (name.startswith("__") and name.endswith("__")) and name != "_abc_impl":

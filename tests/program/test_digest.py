@@ -224,6 +224,15 @@ def test_generated_code_is_told_apart_without_a_source():
     assert digest(build("x + 1")) == digest(build("x + 1")) != digest(build("x + 2"))
 
 
+def test_generated_methods_of_a_class_are_told_apart():
+    def build(text):
+        names: dict = {}
+        exec(f"def run(self, xs):\n    return {text}", names)
+        return type("Made", (), {"run": names["run"]})
+
+    assert digest(build("xs")) == digest(build("xs")) != digest(build("xs + xs"))
+
+
 def test_a_set_in_a_constant_does_not_depend_on_the_hash_seed():
     names: dict = {}
     exec("def made(x):\n    return x in {'a', 'b', 'c'}", names)
