@@ -58,6 +58,11 @@ def fingerprints(plan: Plan, named: set[int]) -> tuple[str, str]:
     return semantic, _physical(plan, semantic)
 
 
+def physical_fingerprint(plan: Plan) -> str:
+    """The physical fingerprint of a Plan whose options are not those that it was compiled with."""
+    return _physical(plan, plan.semantic_fingerprint)
+
+
 def _join(*parts: object) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
