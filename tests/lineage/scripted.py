@@ -8,7 +8,7 @@ from typing import Any
 from rayorch_flows.program.outcomes import CauseKind, GroupFailure, ItemOutcome, RecordFailure
 from rayorch_flows.program.plan import NO_ID, Options, OutputShape, Plan
 from tests.properties.driver import Driver
-from tests.properties.programs import Call, Module, Op, Reader, Spec, lower
+from tests.properties.programs import Call, Module, Op, Reader, Role, Spec, lower
 from tests.properties.world import Outcomes, Poison, Symbol, frozen
 from tests.reference import Path, Reference
 
@@ -65,6 +65,22 @@ class Script(Outcomes):
 
     def poison(self, call: int, path: Path) -> Poison | None:
         return self.poisoned.get((call, path))
+
+
+VALUE: tuple[Role, ...] = ("value",)
+LIST: tuple[Role, ...] = ("list",)
+MASK: tuple[Role, ...] = ("mask",)
+
+
+def call(module: int, *ports: int, roles: tuple[Role, ...] = VALUE, optional: tuple[int, ...] = ()) -> Call:
+    """A Call of these Ports; those in ``optional`` are optional arguments."""
+    return Call(module, tuple((port, port in optional) for port in ports), roles)
+
+
+def step(driver: Driver, *events: tuple[str, int]) -> None:
+    """Reserve for, or complete at, the first actor of a module."""
+    for event, module in events:
+        getattr(driver, event)((module, 0))
 
 
 def program(

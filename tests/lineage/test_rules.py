@@ -9,18 +9,12 @@ from __future__ import annotations
 import pytest
 
 from rayorch_flows.program.outcomes import MISSING, CauseKind, GroupFailure, Hole, ItemOutcome, RecordFailure
-from rayorch_flows.program.plan import Options
-from tests.lineage.scripted import FAIL, GROUP, Script, meaning, program, run
-from tests.properties.programs import Broadcast, Call, Expand, Filter, Reduce, Settle, Source
+from rayorch_flows.program.plan import Options, Plan
+from tests.lineage.scripted import FAIL, GROUP, LIST, MASK, Script, call, meaning, program, run, step
+from tests.properties.driver import Driver
+from tests.properties.programs import Broadcast, Expand, Filter, Op, Reader, Reduce, Settle, Source
 
 HOLE = Hole(CauseKind.CORRUPT, "broken")
-VALUE = ("value",)
-LIST = ("list",)
-MASK = ("mask",)
-
-
-def call(module: int, *ports: int, roles: tuple = VALUE, optional: tuple[int, ...] = ()) -> Call:
-    return Call(module, tuple((port, port in optional) for port in ports), roles)
 
 
 # -- Call ------------------------------------------------------------------------------------------------------------
@@ -80,7 +74,7 @@ def test_a_failed_source_value_fails_its_item_only() -> None:
 # -- filter ----------------------------------------------------------------------------------------------------------
 
 
-def pages(*more: object, outputs: list[int]) -> object:
+def pages(*more: Op, outputs: list[int]) -> Plan:
     """p0 source, p1 list of pages, p2 page, p3 mask of a page."""
     return program(
         Source(),
@@ -325,3 +319,44 @@ def test_a_failing_group_failure_among_committed_siblings_keeps_them() -> None:
     assert meaning(Script(plan, {(0, (0,)): 3, (1, (0, 2)): failure})) == [
         ([".", ".", Hole(CauseKind.TIMEOUT, "late")],)
     ]
+
+
+# -- causes do not depend on the schedule ------------------------------------------------------------------------------
+
+
+OTHER = RecordFailure("other", CauseKind.TOO_LARGE)
+
+
+def holes(driver: Driver, call: int) -> list[object]:
+    """The first arguments with which a Call was dispatched."""
+    return [args[0] for (of, _), args in driver.microbatches["mb0"].dispatched if of == call]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_call_with_a_failing_argument_waits_for_the_arguments_before_it(first: int) -> None:
+    """The hole names the first argument's failure, whichever of the two arrives first."""
+    plan = program(Source(), call(0, 0), call(1, 0), call(2, 1, 2), Settle(3), call(3, 4), outputs=[5])
+    script = Script(plan, {(0, (0,)): FAIL, (1, (0,)): OTHER})
+    driver = Driver(plan, Reader(b""), microbatches=[(1, script)])
+    driver.admit(driver.microbatches["mb0"])
+    step(driver, ("reserve", 0), ("reserve", 1), ("complete", first), ("reserve", 3))
+    driver.run()
+    assert holes(driver, 3) == [HOLE]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_reduce_with_a_failing_member_waits_for_the_members_before_it(first: int) -> None:
+    plan = program(
+        Source(), call(0, 0, roles=LIST), Expand((1,)), call(1, 2), Reduce((3,)), Settle(4), call(2, 5), outputs=[6],
+        options=Options(batch_size=1, replicas=2, max_in_flight=2),
+    )  # fmt: skip
+    script = Script(plan, {(1, (0, 0)): FAIL, (1, (0, 1)): OTHER})
+    driver = Driver(plan, Reader(b""), microbatches=[(1, script)])
+    driver.admit(driver.microbatches["mb0"])
+    step(driver, ("reserve", 0), ("complete", 0))
+    driver.reserve((1, 0))
+    driver.reserve((1, 1))
+    driver.complete((1, first))
+    driver.reserve((2, 0))
+    driver.run()
+    assert holes(driver, 2) == [HOLE]

@@ -26,13 +26,25 @@ def chunk(first: int, count: int) -> tuple[Counter[str], list[int]]:
     return covered, failed
 
 
+def first_failure(seeds: range) -> int:
+    """For the mutation check: stop at the first program that fails."""
+    for seed in seeds:
+        if failure(seeded(seed)) is not None:
+            print(f"failed at program {seed - seeds.start + 1}: {failure(seeded(seed))}")
+            return 1
+    return 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.properties", description=__doc__)
     parser.add_argument("--programs", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, default=multiprocessing.cpu_count())
     parser.add_argument("--show", type=int, default=1, help="shrink and print so many failures")
+    parser.add_argument("--first", action="store_true", help="in this process, and only up to the first failure")
     options = parser.parse_args()
+    if options.first:
+        return first_failure(range(options.seed, options.seed + options.programs))
     began = time.monotonic()
     covered: Counter[str] = Counter()
     failed: list[int] = []

@@ -8,7 +8,7 @@ terminal, all its facts are compared with the reference interpreter.
 from __future__ import annotations
 
 import pickle
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,7 +30,7 @@ from rayorch_flows.lineage.protocol import (
     SourceTerminal,
 )
 from rayorch_flows.program.outcomes import Cause, CauseKind, GroupFailure, ItemOutcome, RecordFailure
-from rayorch_flows.program.plan import NO_ID, ROOT, Batching, Plan
+from rayorch_flows.program.plan import NO_ID, ROOT, Batching, Plan, PortKind
 from rayorch_flows.program.recovery import RecoveryMode
 from tests.properties.programs import Reader
 from tests.properties.world import Outcomes, decode
@@ -71,6 +71,7 @@ class Microbatch:
     taken: set[int] = field(default_factory=set)
     dispatched: list[tuple[GrainKey, tuple[Any, ...]]] = field(default_factory=list)
     caught: dict[GrainKey, Path] = field(default_factory=dict)
+    tally: defaultdict[int, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
 
 
 class Driver:
@@ -198,6 +199,7 @@ class Driver:
         m.paused = False
         m.terminal, m.taken, m.caught = set(), set(), {}
         m.dispatched = []
+        m.tally.clear()
         m.outcomes.isolated = {}
         columns: list[SourceColumn] = []
         for index, port in enumerate(self.plan.sources):
@@ -212,6 +214,7 @@ class Driver:
 
     def reserve(self, actor: tuple[int, int]) -> None:
         module = self.plan.modules[actor[0]]
+        self.machine.draining = self.r.chance(50)
         idle = not self.actors[actor]
         batch = self.machine.reserve(module.id, idle=idle, workers=module.options.replicas)
         require(not self.settle_event(quiet=True), "a reservation asked for something")
@@ -470,7 +473,9 @@ class Driver:
                 self.isolate(grain, flying, failure, kind)
             elif failure is not AttemptFailure.NOT_STARTED:
                 self.companions[grain] = frozenset(live)
-        aborted = [i.microbatch for i in self.settle_event() if isinstance(i, MicrobatchAborted)]
+        told = [i for i in self.settle_event() if isinstance(i, MicrobatchAborted)]
+        require(all(i.cause.call == self.plan.calls[flying.batch.call].name for i in told), "aborted elsewhere", told)
+        aborted = [i.microbatch for i in told]
         self.judge_abort(aborted, live, flying, failure)
 
     def isolate(self, grain: Grain, flying: Flying, failure: AttemptFailure, kind: CauseKind) -> None:
@@ -577,8 +582,8 @@ class Driver:
             m.terminal.add(row)
             self.compare(m, row)
         for row in sorted(m.terminal - m.taken):
-            if not self.r.chance(20):
-                self.take(m, row)
+            if len(m.taken) < m.rows - 1 and not self.r.chance(20):
+                self.take(m, row)  # the last one is left for ``done``
 
     def take(self, m: Microbatch, row: int) -> None:
         m.taken.add(row)
@@ -588,6 +593,12 @@ class Driver:
         m = self.microbatches[instruction.microbatch]
         require(m.state == "running", "a stopped attempt is done", m.name)
         require(m.terminal == set(range(m.rows)), "done without", set(range(m.rows)) - m.terminal)
+        for call in self.plan.calls if m.rows else ():
+            counts = self.machine.counts(m.name, call.id)
+            require(not (counts.waiting or counts.ready or counts.in_flight), "done with open Grains", counts)
+            found = Counter({"failed": counts.failed, "suppressed": counts.suppressed, "dropped": counts.dropped})
+            found["present"] = counts.sealed - found.total()
+            require(+found == m.tally[call.id], "counts of", call.name, counts, "reference", m.tally[call.id])
         m.state = "done"
         for row in sorted(m.terminal - m.taken):
             self.take(m, row)
@@ -595,6 +606,7 @@ class Driver:
     def finish(self) -> None:
         self.settle_event()
         require(self.machine.idle(), "not idle after everything ended")
+        require(not any(self.machine.live_bytes(call.id) for call in self.plan.calls), "bytes live at the end")
         require(not self.payloads, "payloads kept for ever:", sorted(self.payloads))
         require(not any(self.machine.ready(module.id) for module in self.plan.modules), "Grains ready at the end")
 
@@ -611,6 +623,8 @@ class Driver:
                     same(found, fact.outcome, fact.cause),
                     f"{m.name} {port.kind.name} {port.name} at {path}: machine {found}, reference {fact}",
                 )
+                if port.kind is PortKind.CALL and port.index == 0:
+                    m.tally[port.call][fact.outcome.value] += 1
         for key, args in m.dispatched:
             if key[1][0] == row:
                 require(reference.args(*key) == args, "arguments of", key, args, "reference", reference.args(*key))
