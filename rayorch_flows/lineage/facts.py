@@ -7,13 +7,13 @@ so an ordinal is a subtraction and an Expansion two integers. Payload handles li
 from __future__ import annotations
 
 from array import array
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from rayorch_flows.lineage.index import PlanIndex
 from rayorch_flows.lineage.ready import ReadyQueue
-from rayorch_flows.program.outcomes import Cause
+from rayorch_flows.program.outcomes import Cause, CauseKind
 from rayorch_flows.program.plan import Batching, PortKind
 
 NOT_EXPANDED = -1
@@ -34,7 +34,8 @@ class CallState:
     """Grains of one Call in one microbatch, and what happened to them.
 
     ``urgent`` and ``tail`` are the recovery queues: exact groups of Grains to dispatch alone, before and after the
-    normal queue. ``generation`` holds only Grains that were retried; all others are at 0.
+    normal queue. ``generation`` holds only Grains that were retried; all others are at 0. ``failures`` are those
+    ``failed``, by the kind of their cause.
     """
 
     queue: ReadyQueue
@@ -53,6 +54,7 @@ class CallState:
     retries: int = 0
     batches: int = 0
     batch_rows: int = 0
+    failures: Counter[CauseKind] = field(default_factory=Counter[CauseKind])
 
     @property
     def waiting(self) -> int:

@@ -97,6 +97,7 @@ def _check_grains(microbatch: Microbatch, batches: Mapping[int, DispatchBatch]) 
                     flying[call.id][grain] == 1,
                     f"{where}: Grain {grain} in flight {flying[call.id][grain]} times",
                 )
+        _require(state.failures.total() == state.failed, f"{where}: {state.failed} failed, by cause {state.failures}")
         waiting_to_leave = Counter(state.queue.queued())
         for group in (*state.urgent, *state.tail):
             waiting_to_leave.update(grain for grain in group if state.phase[grain] == Phase.READY)

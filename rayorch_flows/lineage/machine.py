@@ -46,6 +46,7 @@ from rayorch_flows.lineage.reservation import CallHistory, Reservation, reserve
 from rayorch_flows.lineage.results import source_result
 from rayorch_flows.lineage.retention import Retention
 from rayorch_flows.lineage.tables import GrainEvent, Phase, move
+from rayorch_flows.lineage.totals import CallTotals
 from rayorch_flows.program.outcomes import OUTCOMES, Cause, ItemOutcome, OutcomeCode
 from rayorch_flows.program.plan import NO_ID, ROOT, Plan
 
@@ -77,6 +78,7 @@ class Machine:
         self._active: dict[str, Microbatch] = {}
         self._batches: dict[int, DispatchBatch] = {}
         self._history = [CallHistory() for _ in plan.calls]
+        self._over = [CallTotals() for _ in plan.calls]
         self._batch_id = 0
         self._admitted = 0
         self.draining = True  # set to False while more microbatches are about to be admitted: batches then stay full
@@ -210,6 +212,14 @@ class Machine:
             s.batches,
             s.batch_rows,
         )
+
+    def totals(self, call: int) -> CallTotals:
+        """Grains of one Call over the life of this machine, cancelled and aborted microbatches included."""
+        over = self._over[call]
+        totals = replace(over, failures=over.failures.copy())
+        for state in self._active.values():
+            totals.add(state.calls[call], over=False)
+        return totals
 
     def live_bytes(self, call: int) -> int:
         """Bytes that a Call has produced and nobody has released."""
@@ -367,7 +377,9 @@ class Machine:
         self._drop(state)
 
     def _drop(self, state: Microbatch) -> None:
-        """Let go of every payload that a microbatch still holds."""
+        """Let go of every payload that a microbatch still holds; keep its totals."""
+        for totals, calls in zip(self._over, state.calls, strict=True):
+            totals.add(calls, over=True)
         for port in self._holders():
             self._retention.let_go_all(state, port, range(len(state.ports[port].block)))
         for domain in self.plan.domains[1:]:

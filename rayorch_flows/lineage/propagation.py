@@ -118,6 +118,8 @@ class Propagation:
         state.sealed += count
         if code == OutcomeCode.FAILED:
             state.failed += count
+            if cause is not None:
+                state.failures[cause.kind] += count
         elif code == _SUPPRESSED:
             state.suppressed += count
         elif code == OutcomeCode.DROPPED:

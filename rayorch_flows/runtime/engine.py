@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import os
 import pickle
 import threading
@@ -41,6 +42,7 @@ from rayorch_flows.runtime.faults import abort_error, is_lost_payload, segments_
 from rayorch_flows.runtime.metrics import CallMetrics, RunTally
 from rayorch_flows.runtime.pool import Flight, Pool, Replica
 from rayorch_flows.runtime.results import Delivery
+from rayorch_flows.runtime.telemetry import Telemetry
 from rayorch_flows.runtime.wire import OK, Piece, Raised, module_calls, pack_request
 
 _log = logging.getLogger(__name__)
@@ -135,6 +137,7 @@ class Engine:
             for module in plan.modules
         ]
         self._active: dict[str, _Active] = {}
+        self._telemetry = Telemetry(plan)
         self._idle_s = idle_s
         self._validate = bool(os.environ.get("RAYORCH_FLOWS_VALIDATE")) if validate is None else validate
         self._draining = False
@@ -348,6 +351,7 @@ class Engine:
         return tuple([add(objects[held] if isinstance(held, int) else held, rows, size) for rows, size, held in pieces])
 
     def _tally(self, batch: DispatchBatch, started: float, ended: float) -> None:
+        self._telemetry.batch(batch.call, batch.size, ended - started)
         seen: dict[int, tuple[RunTally, int]] = {}
         for segment in batch.segments:
             if active := self._active.get(segment.microbatch):
@@ -436,6 +440,7 @@ class Engine:
         machine = self._machine
         results = [machine.result(submission.id, row, children=submission.children) for row in rows]
         active.open.difference_update(rows)
+        self._telemetry.delivered(results)
         needed: dict[int, None] = {}
         for result in results:
             for column in result.columns:
@@ -466,6 +471,7 @@ class Engine:
         del self._active[submission.id]
         self._last_active = time.monotonic()
         elapsed = time.monotonic() - active.started
+        self._telemetry.ended(state)
         submission.listener.ended(End(submission.id, state, error, cause, active.grains, elapsed))
 
     def _end_all(self, error: RayorchFlowsError | None) -> None:
@@ -528,6 +534,7 @@ class Engine:
         elif self._draining or (self._idle_s is not None and now - self._last_active > self._idle_s):
             for pool in self._pools:
                 pool.stop()
+        self._telemetry.publish(now, self._machine, self._pools, len(self._active))
 
     def _on_drain(self, _: None, __: None) -> None:
         self._draining = True
@@ -551,3 +558,4 @@ class Engine:
         self._end_all(None)
         for pool in self._pools:
             pool.stop()
+        self._telemetry.publish(math.inf, self._machine, self._pools, 0)

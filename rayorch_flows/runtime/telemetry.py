@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -64,19 +64,23 @@ METRICS: Final = (
     Metric("sources_done_total", (*_HOST, "outcome"), "Source items that became terminal"),
 )
 
+_LABELS: Final = {metric.name: metric.labels for metric in METRICS}
+
 _Labels = tuple[str, ...]
-_Instrument = ray_metrics.Gauge | ray_metrics.Counter
+_Record = Callable[[float, dict[str, str]], None]
 
 
 @functools.cache
-def _instruments() -> Mapping[str, _Instrument]:
+def _recorders() -> Mapping[str, _Record]:
     """Ray's side of METRICS; one for the process, whatever engines and clusters come and go in it."""
-    return {
-        metric.name: (ray_metrics.Counter if metric.counts else ray_metrics.Gauge)(
-            PREFIX + metric.name, metric.help, metric.labels
-        )
-        for metric in METRICS
-    }
+    return {metric.name: _recorder(metric) for metric in METRICS}
+
+
+def _recorder(metric: Metric) -> _Record:
+    name = PREFIX + metric.name
+    if metric.counts:
+        return ray_metrics.Counter(name, metric.help, metric.labels).inc
+    return ray_metrics.Gauge(name, metric.help, metric.labels).set
 
 
 class Telemetry:
@@ -97,7 +101,7 @@ class Telemetry:
         """A dispatch batch was executed."""
         self._batches[call] += 1
         self._grains[call] += grains
-        self._busy_s[call] += seconds
+        self._busy_s[call] += max(0.0, seconds)  # measured on the wall clock of the actor
 
     def delivered(self, results: Iterable[SourceResult]) -> None:
         """Source items became terminal."""
@@ -111,7 +115,7 @@ class Telemetry:
         self._ended[state] = self._ended.get(state, 0) + 1
 
     def publish(self, now: float, machine: Machine, pools: Iterable[Pool], active: int) -> None:
-        """Tell Ray, if it is time."""
+        """Tell Ray, if it is time. ``now`` of infinity: for the last time."""
         if now < self._next or self._broken:
             return
         self._next = now + PERIOD_S
@@ -151,9 +155,7 @@ class Telemetry:
             self._count("sources_done_total", (*host, outcome.value), count)
 
     def _set(self, name: str, labels: _Labels, value: float) -> None:
-        gauge = _instruments()[name]
-        assert isinstance(gauge, ray_metrics.Gauge)
-        gauge.set(value, self._tags(name, labels))
+        _recorders()[name](value, dict(zip(_LABELS[name], labels, strict=True)))
 
     def _count(self, name: str, labels: _Labels, total: float) -> None:
         """Add what came since the last time; a total that is lower than it was belongs to a new machine."""
@@ -163,13 +165,4 @@ class Telemetry:
         self._published[name, labels] = total
         added = total - before if total > before else total
         if added:
-            counter = _instruments()[name]
-            assert isinstance(counter, ray_metrics.Counter)
-            counter.inc(added, self._tags(name, labels))
-
-    @staticmethod
-    def _tags(name: str, labels: _Labels) -> dict[str, str]:
-        return dict(zip(_LABELS[name], labels, strict=True))
-
-
-_LABELS: Final = {metric.name: metric.labels for metric in METRICS}
+            _recorders()[name](added, dict(zip(_LABELS[name], labels, strict=True)))
