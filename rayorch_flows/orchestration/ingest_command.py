@@ -18,7 +18,7 @@ from rayorch_flows.orchestration.session import session
 from rayorch_flows.orchestration.summary import IngestSummary
 from rayorch_flows.orchestration.summary_text import summary_text
 from rayorch_flows.records.source import list_sources
-from rayorch_flows.records.uris import local_path
+from rayorch_flows.uris import local_path
 
 
 def run_ingest(parameters: dict[str, Any], *, as_json: bool, verbose: bool) -> int:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from rayorch_flows.program.outcomes import ItemOutcome
 from rayorch_flows.records.arrow import ArrowTable, pa, pc
 from rayorch_flows.records.table import RecordTable
-from rayorch_flows.records.uris import local_path, uri_of_path
+from rayorch_flows.uris import local_path, uri_of_path
 
 _FAILURE_COLUMNS = ("uri", "cause_kind", "cause", "retryable", "attempt", "microbatch_id", "committed_at")
 

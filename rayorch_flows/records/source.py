@@ -24,7 +24,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rayorch_flows.errors import SourceError
 from rayorch_flows.records.storage import PRIVATE_FOLDER
-from rayorch_flows.records.uris import local_path, open_uri, remote_filesystem, uri_of_path
+from rayorch_flows.redaction import as_cause, redacted
+from rayorch_flows.uris import local_path, open_uri, remote_filesystem, uri_of_path
 
 PARTIAL_SUFFIXES: Final = (
     ".part", ".partial", ".crdownload", ".download", ".filepart", ".tmp", ".temp", ".swp", ".lock", "~",
@@ -189,18 +190,18 @@ def _remote_items(uri: str, patterns: Sequence[str], storage_options: Mapping[st
     except (ImportError, ValueError) as error:
         protocol = uri.split("://", 1)[0]
         raise SourceError(
-            f"cannot open {protocol}:// sources: {error}",
+            f"cannot open {protocol}:// sources: {redacted(str(error), storage_options)}",
             where=uri,
             next_step=f"install the fsspec package for {protocol}, or check the URI",
-        ) from error
+        ) from as_cause(error, storage_options)
     except SourceError as error:
         raise SourceError(error.message, where=uri, next_step=error.next_step) from error
     except Exception as error:  # every store raises its own
         raise SourceError(
-            f"the source cannot be listed: {type(error).__name__}: {error}",
+            f"the source cannot be listed: {type(error).__name__}: {redacted(str(error), storage_options)}",
             where=uri,
             next_step="check the URI, the credentials and the network",
-        ) from error
+        ) from as_cause(error, storage_options)
     for name, info in infos:
         yield SourceItem.model_construct(
             uri=str(filesystem.unstrip_protocol(name)),

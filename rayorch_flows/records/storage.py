@@ -21,7 +21,8 @@ from deltalake.fs import DeltaStorageHandler
 
 from rayorch_flows.errors import TableError
 from rayorch_flows.records.arrow import pa, pafs
-from rayorch_flows.records.uris import local_path
+from rayorch_flows.redaction import as_cause, redacted
+from rayorch_flows.uris import local_path
 
 PRIVATE_FOLDER: Final = "_rayorch_flows"
 """Under the table's root. The leading underscore keeps Delta readers and ``vacuum`` away from it."""
@@ -72,7 +73,7 @@ class TableStorage:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise _broken(self.table_uri, path, error) from error
+            raise self._broken(path, error) from as_cause(error, self.storage_options)
 
     def names(self, folder: str) -> list[str]:
         """Names of the files directly in ``folder``, sorted; none if it does not exist."""
@@ -85,7 +86,7 @@ class TableStorage:
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise _broken(self.table_uri, folder, error) from error
+            raise self._broken(folder, error) from as_cause(error, self.storage_options)
         return sorted(name for name in found if not name.startswith(_TEMPORARY))
 
     def read_all(self, paths: Sequence[str]) -> list[bytes | None]:
@@ -149,7 +150,14 @@ class TableStorage:
         try:
             return action()
         except (OSError, pa.ArrowException) as error:
-            raise _broken(self.table_uri, path, error) from error
+            raise self._broken(path, error) from as_cause(error, self.storage_options)
+
+    def _broken(self, path: str, error: BaseException) -> TableError:
+        return TableError(
+            f"cannot use {PRIVATE_FOLDER}/{path} beside the table: {plain_message(error, self.storage_options)}",
+            where=self.table_uri,
+            next_step="check that the table's storage is reachable, writable and not full",
+        )
 
 
 def remote_options(uri: str, storage_options: Mapping[str, str]) -> dict[str, str]:
@@ -159,9 +167,9 @@ def remote_options(uri: str, storage_options: Mapping[str, str]) -> dict[str, st
     return {**_REMOTE_DEFAULTS, **storage_options}
 
 
-def plain_message(error: BaseException) -> str:
-    """An error's message on one line, without colours."""
-    return " ".join(_COLOUR.sub("", str(error)).split())
+def plain_message(error: BaseException, secret: object) -> str:
+    """An error's message on one line, without colours and secrets."""
+    return redacted(" ".join(_COLOUR.sub("", str(error)).split()), secret)
 
 
 class _ObjectStore(DeltaStorageHandler):
@@ -236,11 +244,3 @@ def _write_once(target: Path, data: bytes) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
-
-
-def _broken(table: str, path: str, error: BaseException) -> TableError:
-    return TableError(
-        f"cannot use {PRIVATE_FOLDER}/{path} beside the table: {plain_message(error)}",
-        where=table,
-        next_step="check that the table's storage is reachable, writable and not full",
-    )

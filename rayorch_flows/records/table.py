@@ -28,7 +28,8 @@ from rayorch_flows.records.schema import canonical, table_schema
 from rayorch_flows.records.source import SourceItem
 from rayorch_flows.records.staging import StagingArea, StagingSink
 from rayorch_flows.records.storage import PRIVATE_FOLDER, plain_message, remote_options, table_location
-from rayorch_flows.records.uris import local_path
+from rayorch_flows.redaction import as_cause
+from rayorch_flows.uris import local_path
 
 KNOWN_COLUMNS: Final = (
     "uri", "size", "modified_at", "etag", "content_hash", "outcome", "retryable", "committed_at",
@@ -153,7 +154,7 @@ class RecordTable:
         try:
             return delta.read(snapshot, names, among or {})
         except (DeltaError, OSError, pa.ArrowException) as error:
-            raise self._broken("read", error) from error
+            raise self._broken("read", error) from as_cause(error, self._options)
 
     def current(self, columns: Sequence[str] | None = None, *, semantic_fingerprint: str | None = None) -> ArrowTable:
         """The latest row of every URI, in the whole table or under one fingerprint."""
@@ -252,10 +253,12 @@ class RecordTable:
             except CommitFailedError as error:
                 tries += 1
                 if time.monotonic() > deadline:
-                    raise self._broken(f"commit to (gave up after {tries} tries)", error) from error
+                    raise self._broken(f"commit to (gave up after {tries} tries)", error) from as_cause(
+                        error, self._options
+                    )
                 time.sleep(random.uniform(0.005, min(1.0, 0.02 * 2 ** min(tries, 6))))
             except (DeltaError, OSError, pa.ArrowException) as error:
-                raise self._broken("commit to", error) from error
+                raise self._broken("commit to", error) from as_cause(error, self._options)
         if snapshot.version() % _COMPACT_EVERY == 0:
             delta.compact(snapshot)
         if snapshot.version() % _VACUUM_EVERY == 0:
@@ -279,7 +282,7 @@ class RecordTable:
         except (DeltaError, OSError) as error:  # another process may have been first
             snapshot = self._opened()
             if snapshot is None:
-                raise self._broken("create", error) from error
+                raise self._broken("create", error) from as_cause(error, self._options)
             return snapshot
         snapshot = self._opened()
         if snapshot is None:
@@ -301,7 +304,7 @@ class RecordTable:
         try:
             return delta.load(self.uri, remote_options(self.uri, self._options))
         except (DeltaError, OSError, ValueError) as error:
-            raise self._broken("open", error) from error
+            raise self._broken("open", error) from as_cause(error, self._options)
 
     def _check(self, snapshot: DeltaTable) -> None:
         held = delta.flow_of(snapshot)
@@ -340,7 +343,7 @@ class RecordTable:
 
     def _broken(self, doing: str, error: BaseException) -> TableError:
         return TableError(
-            f"cannot {doing} the record table: {plain_message(error)}",
+            f"cannot {doing} the record table: {plain_message(error, self._options)}",
             where=self.uri,
             next_step="check that the storage is reachable and writable, and the storage options",
         )

@@ -1,15 +1,21 @@
-"""Reading source files wherever they lie, with failures told apart from the data's own faults."""
+"""Reading source files wherever they lie, with failures told apart from the data's own faults.
+
+A URI out of a source column may bring storage options (``rayorch_flows.uris.SourceUri``): hand it on as it is, in the
+values that Functions pass to each other too, and every function here opens it.
+"""
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any, cast
 
-import fsspec  # pyright: ignore[reportMissingTypeStubs]
 from fsspec.implementations.local import LocalFileSystem  # pyright: ignore[reportMissingTypeStubs]
 
 from rayorch_flows.program.outcomes import CauseKind
+from rayorch_flows.redaction import redacted
+from rayorch_flows.uris import local_path, options_of, remote_filesystem
 
 
 class SourceFailure(Exception):
@@ -76,12 +82,12 @@ def read_all(uri: str, max_bytes: int) -> bytes:
 
 
 def _locate(uri: str) -> tuple[Any, str]:
-    core: Any = fsspec.core
-    return cast("tuple[Any, str]", core.url_to_fs(uri))
+    path = local_path(uri)
+    return remote_filesystem(uri) if path is None else (LocalFileSystem(), os.path.abspath(path))
 
 
 def _unreadable(uri: str, error: Exception) -> SourceFailure:
     text = type(error).__name__
     with suppress(Exception):
-        text = f"{text}: {error}"
+        text = redacted(f"{text}: {error}", options_of(uri))
     return SourceFailure(CauseKind.UNREADABLE, f"cannot read {uri}: {text}", retryable=True)

@@ -10,7 +10,7 @@ import pytest
 from rayorch_flows.errors import SourceError
 from rayorch_flows.records import source as source_module
 from rayorch_flows.records.source import hash_sources, list_sources, settled, wanted_name
-from rayorch_flows.records.uris import local_path, open_uri, uri_of_path
+from rayorch_flows.uris import local_path, open_uri, uri_of_path
 
 ODD_NAMES = [
     "plain.pdf",
