@@ -42,7 +42,7 @@ from rayorch_flows.lineage.protocol import (
     SourceTerminal,
 )
 from rayorch_flows.lineage.recovery import FailedAttempt, Recovery, decide, halves
-from rayorch_flows.lineage.reservation import CallHistory, Reservation, reserve
+from rayorch_flows.lineage.reservation import Asking, CallHistory, Reservation, reserve
 from rayorch_flows.lineage.results import source_result
 from rayorch_flows.lineage.retention import Retention
 from rayorch_flows.lineage.tables import GrainEvent, Phase, move
@@ -105,17 +105,18 @@ class Machine:
         if not rows:
             self._end(state)
 
-    def reserve(self, module: int, *, idle: bool, workers: int) -> DispatchBatch | None:
-        """The next dispatch batch for one of ``workers`` actors of a module; ``idle``: that actor holds none."""
+    def reserve(self, module: int, *, idle: int, workers: int) -> DispatchBatch | None:
+        """The next dispatch batch for one of ``workers`` actors of a module.
+
+        ``idle``: how many of them hold no batch, the asking one among them; 0 if the asking one holds one.
+        """
         reservation = reserve(
             self.index,
             tuple(self._active.values()),
             self._retention.live,
             self._history,
             module,
-            idle=idle,
-            workers=workers,
-            draining=self.draining,
+            Asking(idle, workers, self.draining),
         )
         return self._dispatch(module, reservation) if reservation else None
 
@@ -165,6 +166,10 @@ class Machine:
     def pause(self, microbatch: str, *, paused: bool) -> None:
         """Stop or go on dispatching a microbatch; what is in flight still commits."""
         self._active[microbatch].paused = paused
+
+    def learn(self, call: int, overhead_rows: float) -> None:
+        """The fixed cost of a dispatch batch of ``call``, in rows, as measured by whoever has a clock."""
+        self._history[call].overhead_rows = overhead_rows
 
     def taken(self, microbatch: str, row: int) -> None:
         """The result of a terminal source item has been fetched: its payloads may go."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 from rayorch_flows.lineage.facts import CallState, Microbatch
 from rayorch_flows.lineage.index import PlanIndex
@@ -13,10 +14,15 @@ from rayorch_flows.program.plan import Batching, Options
 
 @dataclass(slots=True)
 class CallHistory:
-    """What a Call has cost so far, over all microbatches: for the estimate of what a Grain will add to the budget."""
+    """What a Call has cost so far, over all microbatches.
+
+    ``rows`` and ``nbytes`` give what a Grain will add to the byte budget; ``overhead_rows``, told by whoever has a
+    clock, is the fixed cost of a dispatch batch in rows (infinite: not known yet).
+    """
 
     rows: int = 0
     nbytes: int = 0
+    overhead_rows: float = inf
 
     def mean_bytes(self) -> float | None:
         return self.nbytes / self.rows if self.rows else None
@@ -31,10 +37,11 @@ class Reservation:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asking:
-    """Who asks: an actor that holds no batch (``idle``), one of ``workers``; ``draining``: no microbatch is to come."""
+class Asking:
+    """Who asks for a dispatch batch. ``idle``: actors that hold none, the asking one among them; 0 if it holds one.
+    ``draining``: no microbatch is to come."""
 
-    idle: bool
+    idle: int
     workers: int
     draining: bool
 
@@ -45,10 +52,7 @@ def reserve(
     live_bytes: Sequence[int],
     history: Sequence[CallHistory],
     module: int,
-    *,
-    idle: bool,
-    workers: int,
-    draining: bool,
+    asking: Asking,
 ) -> Reservation | None:
     """The next dispatch batch of one module's actors, or None; ``microbatches`` in order of admission.
 
@@ -62,8 +66,8 @@ def reserve(
                 return Reservation(call, (group,))
             if not urgent:
                 break
-            limit = _limit(index, active, live_bytes, history, call, _Asking(idle, workers, draining))
-            if limit and (groups := _fill(active, options, call, limit, idle=idle)):
+            limit = _limit(index, active, live_bytes, history, call, asking)
+            if limit and (groups := _fill(active, options, call, limit, idle=asking.idle > 0)):
                 return Reservation(call, groups)
     return None
 
@@ -123,22 +127,34 @@ def _limit(
     live_bytes: Sequence[int],
     history: Sequence[CallHistory],
     call: int,
-    asking: _Asking,
+    asking: Asking,
 ) -> int:
-    """How many Grains may leave now: the batch size, less at the tail, less under the byte budget.
-
-    At the tail, when nothing upstream can add to a queue that no longer fills every actor, the rest is dealt out in
-    equal shares, to idle actors only: all of them finish together, and nothing waits behind a running batch.
-    """
+    """How many Grains may leave now: the batch size, less when work is short, less under the byte budget."""
     options = index.plan.modules[index.plan.calls[call].module].options
     limit = options.batch_size
-    if options.batching is Batching.ELASTIC and asking.draining:
+    if options.batching is Batching.ELASTIC:
         queued = sum(m.calls[call].queue.size for m in active)
-        if queued < limit * asking.workers and not _more_to_come(index, active, call):
-            limit = min(limit, -(-queued // asking.workers)) if asking.idle else 0
+        tail = asking.draining and not _more_to_come(index, active, call)
+        limit = _share(queued, limit, history[call].overhead_rows, asking, tail=tail)
     if limit and options.max_ready_bytes:
         limit = min(limit, _byte_room(index, active, live_bytes, history, options, call))
     return limit
+
+
+def _share(queued: int, limit: int, overhead_rows: float, asking: Asking, *, tail: bool) -> int:
+    """The dispatch batch for one actor out of a queue that may not fill all of them.
+
+    Short work is dealt out in shares, to idle actors only, so that they finish together and nothing waits behind a
+    running batch. At the tail a share is for every actor, before it only for those that are idle now. A share is no
+    smaller than what the fixed cost of a batch is worth in rows, nor forced above three quarters of the limit.
+    """
+    enough = queued >= limit * asking.workers if tail else queued >= limit * (1 + asking.idle)
+    if not asking.idle:
+        return limit if enough else 0
+    if tail and enough:
+        return limit
+    share = -(-queued // (asking.workers if tail else asking.idle))
+    return min(limit, max(1, share, int(min(overhead_rows, 0.75 * limit))))
 
 
 def _more_to_come(index: PlanIndex, active: Sequence[Microbatch], call: int) -> bool:
