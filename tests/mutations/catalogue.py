@@ -271,7 +271,7 @@ MUTANTS = (
         "                    if left[entity] < 2 and block",
     ),
     Mutant(
-        "payloads of suppressed consumers are kept for ever",
+        "payloads that no consumer will run for stay until the microbatch ends",
         "machine.py",
         "holders = self._holders() if state.sweep[row] else self.index.pinned",
         "holders = self.index.pinned",

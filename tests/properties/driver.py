@@ -37,6 +37,7 @@ from tests.properties.world import Outcomes, decode
 from tests.reference import GrainKey, Path, Reference
 
 Grain = tuple[str, int, int, Path]  # microbatch, attempt, Call, Entity
+Owner = tuple[str, int, int]  # microbatch, attempt, source row
 MAX_STEPS = 20_000
 
 
@@ -99,6 +100,7 @@ class Driver:
         self.pauses = pauses
         self.payloads: dict[int, list[Any]] = {}
         self.released: set[int] = set()
+        self.owners: dict[int, set[Owner]] = {}
         self.batches: set[int] = set()
         self.actors: dict[tuple[int, int], list[Flying]] = {
             (module.id, i): [] for module in plan.modules for i in range(module.options.replicas)
@@ -175,7 +177,16 @@ class Driver:
             told += instructions
             for instruction in instructions:
                 self.follow(instruction)
+        for block in self.payloads:
+            require(
+                any(self.needs(owner) for owner in self.owners[block]), "a payload outlives its source items", block
+            )
         return told
+
+    def needs(self, owner: Owner) -> bool:
+        """Whether the source item is still being worked on, or its result not yet taken."""
+        m = self.microbatches[owner[0]]
+        return m.state == "running" and m.attempt == owner[1] and owner[2] not in m.taken
 
     def follow(self, instruction: Instruction) -> None:
         match instruction:
@@ -207,8 +218,9 @@ class Driver:
             failures = tuple(
                 RowFailure(row, cause_of(value)) for row, value in enumerate(values) if isinstance(value, RecordFailure)
             )
-            present = [value for value in values if not isinstance(value, RecordFailure)]
-            columns.append(SourceColumn(self.output_report(port, present), failures))
+            present = [row for row, value in enumerate(values) if not isinstance(value, RecordFailure)]
+            owners = [(m.name, m.attempt, row) for row in present]
+            columns.append(SourceColumn(self.output_report(port, [values[row] for row in present], owners), failures))
         self.machine.admit(m.name, m.attempt, m.rows, columns)
         self.settle_event()
 
@@ -345,13 +357,18 @@ class Driver:
             if isinstance(value, failed)
         )
         present = [value for value in returned if not isinstance(value, failed)]
+        owners = [
+            (m, attempt, path[0])
+            for (m, attempt, _, path), value in zip(flying.grains, returned, strict=True)
+            if not isinstance(value, failed)
+        ]
         outputs = self.plan.calls[flying.batch.call].outputs
         return BatchReport(
             failures,
-            tuple(self.output_report(port, [row[i] for row in present]) for i, port in enumerate(outputs)),
+            tuple(self.output_report(port, [row[i] for row in present], owners) for i, port in enumerate(outputs)),
         )
 
-    def output_report(self, port: int, values: list[Any]) -> OutputReport:
+    def output_report(self, port: int, values: list[Any], owners: list[Owner]) -> OutputReport:
         plan = self.plan.ports[port]
         elements: tuple[Block, ...] = ()
         lengths = None
@@ -363,18 +380,18 @@ class Driver:
             flat = [element for value in values for element in value]
             lengths = [len(value) for value in values]
             if expanded.as_value:
-                elements = self.blocks(flat)
+                elements = self.blocks(flat, [o for o, value in zip(owners, values, strict=True) for _ in value])
             if expanded.as_mask:
                 element_mask = bytes(flat)
         return OutputReport(
-            values=self.blocks(values) if plan.as_value else (),
+            values=self.blocks(values, owners) if plan.as_value else (),
             elements=elements,
             lengths=lengths,
             mask=bytes(values) if plan.as_mask else None,
             element_mask=element_mask,
         )
 
-    def blocks(self, values: list[Any]) -> tuple[Block, ...]:
+    def blocks(self, values: list[Any], owners: list[Owner]) -> tuple[Block, ...]:
         """The values as payload blocks, cut at random places."""
         made: list[Block] = []
         at = 0
@@ -385,6 +402,7 @@ class Driver:
             part = values[at : at + size]
             id = len(self.payloads) + len(self.released)
             self.payloads[id] = part
+            self.owners[id] = set(owners[at : at + size])
             made.append(Block(id, len(part), 10 * len(part)))
             at += max(size, 1)
         return tuple(made)
