@@ -321,7 +321,7 @@ def test_a_failing_group_failure_among_committed_siblings_keeps_them() -> None:
     ]
 
 
-# -- causes do not depend on the schedule ------------------------------------------------------------------------------
+# -- causes do not depend on the schedule ----------------------------------------------------------------------------
 
 
 OTHER = RecordFailure("other", CauseKind.TOO_LARGE)
@@ -360,3 +360,15 @@ def test_a_reduce_with_a_failing_member_waits_for_the_members_before_it(first: i
     driver.reserve((2, 0))
     driver.run()
     assert holes(driver, 2) == [HOLE]
+
+
+# -- payloads --------------------------------------------------------------------------------------------------------
+
+
+def test_payloads_that_nobody_will_read_go_with_their_source_item() -> None:
+    """The last Call is suppressed before the pages exist, so no consumer ever lets go of what they hold."""
+    plan = program(
+        Source(), call(0, 0), call(1, 0, roles=LIST), Expand((2,)), call(2, 3), Reduce((4,)), call(3, 1, 5),
+        outputs=[6], options=Options(batch_size=1, max_in_flight=1),
+    )  # fmt: skip
+    assert meaning(Script(plan, {(0, (0,)): FAIL}), rows=2) == [("suppressed",), (".",)]

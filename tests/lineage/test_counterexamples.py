@@ -1,0 +1,96 @@
+"""Counterexamples that the properties found, shrunk and written out as plain tests."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rayorch_flows.lineage.protocol import AttemptFailure
+from rayorch_flows.program.plan import Options
+from rayorch_flows.program.recovery import RecoveryPolicy
+from tests.lineage.scripted import GROUP, LIST, Script, call, program, run, step
+from tests.lineage.test_scheduling import pages_of, reserved
+from tests.properties.driver import Driver
+from tests.properties.programs import Expand, Filter, Reader, Reduce, Source
+from tests.properties.world import Poison
+
+
+def test_a_dead_actor_does_not_fail_single_grains_of_several_microbatches() -> None:
+    """Each microbatch had one Grain in the batch: that alone is not standing alone."""
+    options = Options(batch_size=3, recovery=RecoveryPolicy.isolate_tail(infra_retries=0))
+    plan = program(Source(), call(0, 0), outputs=[1], options=options)
+    scripts = [Script(plan, name=f"mb{i}") for i in range(3)]
+    driver = Driver(plan, Reader(b""), microbatches=[(1, script) for script in scripts])
+    for m in driver.microbatches.values():
+        driver.admit(m)
+    driver.machine.draining = False
+    driver.reserve((0, 0))
+    assert len(driver.actors[0, 0][0].grains) == 3
+    driver.answer((0, 0), AttemptFailure.WORKER_DIED)
+    driver.run()
+    assert [result.outcomes[0].value for result in driver.results] == ["present"] * 3
+
+
+def test_a_grain_whose_companion_was_caught_by_a_barrier_has_not_stood_alone() -> None:
+    options = Options(
+        batch_size=2, slow_start=0, recovery=RecoveryPolicy.isolate_tail(infra_retries=0), max_in_flight=2, replicas=2
+    )
+    plan = program(Source(), call(0, 0, roles=LIST), Expand((1,)), call(1, 2), Reduce((3,)), outputs=[4])
+    plan = replace(plan, modules=(plan.modules[0], replace(plan.modules[1], options=options)))
+    script = Script(plan, {(0, (0,)): 3, (0, (1,)): 1, (1, (0, 0)): GROUP})
+    driver = Driver(plan, Reader(b""), microbatches=[(2, script)])
+    driver.admit(driver.microbatches["mb0"])
+    driver.machine.draining = False
+    step(driver, ("reserve", 0), ("complete", 0))
+    first, second = reserved(driver, 0), reserved(driver, 1)
+    assert (first, second) == ([(0, 0), (0, 1)], [(0, 2), (1, 0)])
+    driver.answer((1, 0), None)  # the barrier of parent 0 catches (0, 2) in the other batch
+    driver.answer((1, 1), AttemptFailure.DEADLINE)
+    driver.run()
+    assert [r.outcomes[0].value for r in sorted(driver.results, key=lambda r: r.row)] == ["suppressed", "present"]
+
+
+def test_a_report_for_two_microbatches_whose_first_part_lets_go_of_a_shared_block() -> None:
+    """The first microbatch's filter drops its row at once; the block still holds the second one's."""
+    options = Options(batch_size=2, max_in_flight=1)
+    plan = program(
+        Source("list"), Expand((0,)), call(0, 1, roles=("value", "mask")), Filter(2, 3), call(1, 4), Reduce((5,)),
+        outputs=[6], options=options,
+    )  # fmt: skip
+    scripts = [
+        Script(plan, {(0, (0, 0)): False}, {(0, 0): 1}, name="mb0"),
+        Script(plan, {}, {(0, 0): 1}, name="mb1"),
+    ]
+    driver = Driver(plan, Reader(b""), microbatches=[(1, script) for script in scripts])
+    for m in driver.microbatches.values():
+        driver.admit(m)
+    driver.machine.draining = False
+    driver.reserve((0, 0))
+    assert len(driver.actors[0, 0][0].grains) == 2
+    driver.run()
+
+
+def test_grains_that_leave_again_count_against_their_window() -> None:
+    """A batch that failed twice left the window wider than it began."""
+    driver = pages_of(
+        3, 1, batch_size=2, slow_start=1, max_in_flight=3, replicas=2, recovery=RecoveryPolicy.isolate_tail()
+    )
+    driver.machine.draining = False
+    assert reserved(driver) == [(0, 0), (1, 0)]
+    driver.answer((1, 0), AttemptFailure.DEADLINE)
+    assert reserved(driver) == [(0, 0), (1, 0)]
+    driver.answer((1, 0), AttemptFailure.DEADLINE)
+    batches = [reserved(driver), reserved(driver), reserved(driver)]
+    fresh = [grain for batch in batches for grain in batch if grain in ((0, 1), (0, 2))]
+    assert len(fresh) <= 1
+
+
+def test_a_poisonous_grain_among_microbatches_fails_alone() -> None:
+    options = Options(batch_size=3, recovery=RecoveryPolicy.isolate_tail(infra_retries=1))
+    plan = program(Source(), call(0, 0), outputs=[1], options=options)
+    script = Script(plan, poison={(0, (1,)): Poison("kill", 9)})
+    driver = run(script, rows=3)
+    assert [r.outcomes[0].value for r in sorted(driver.results, key=lambda r: r.row)] == [
+        "present",
+        "failed",
+        "present",
+    ]
