@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks import harness
 
-BENCHMARKS = ("containment", "overhead")
+BENCHMARKS = ("containment", "overhead", "scaling", "fill", "ablation", "timeline", "memory", "real", "simulate")
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import json
+import os
 import time
+from pathlib import Path
 from typing import Any
 
 from benchmarks.ledger import Ledger
@@ -70,3 +73,69 @@ class ModelPage(Model):
             self.failure("poisoned") if bad else page_value(*page)
             for page, bad in zip(pages, self.look(pages), strict=True)
         ]
+
+
+class Render:
+    """Sleeps for every page of a document, and hands the pages on."""
+
+    def __init__(self, page_s: float) -> None:
+        self.page_s = page_s
+        self.ledger = Ledger("render")
+
+    def run(self, documents: list[tuple[int, int]]) -> list[list[Page]]:
+        return [self.render(document, pages) for document, pages in documents]
+
+    def render(self, document: int, pages: int) -> list[Page]:
+        start = time.time()
+        if document != WARM_UP:
+            time.sleep(self.page_s * pages)
+            self.ledger.write(start, pages)
+        return [(document, ordinal) for ordinal in range(pages)]
+
+
+class DocumentModel(Model):
+    """The model without batches across documents: each document is cut into batches of its own."""
+
+    def __init__(self, page_s: float, batch_s: float, batch_size: int) -> None:
+        super().__init__(page_s, batch_s, frozenset())
+        self.batch_size = batch_size
+
+    def run(self, documents: list[list[Page]]) -> list[list[int]]:
+        for pages in documents:
+            for first in range(0, len(pages), self.batch_size):
+                self.look(pages[first : first + self.batch_size])
+        return [[page_value(*page) for page in pages] for pages in documents]
+
+
+class Assemble:
+    """Sleeps for every document."""
+
+    def __init__(self, document_s: float) -> None:
+        self.document_s = document_s
+        self.ledger = Ledger("assemble")
+
+    def run(self, documents: list[list[int]]) -> list[list[int]]:
+        return [self.assemble(pages) for pages in documents]
+
+    def assemble(self, pages: list[int]) -> list[int]:
+        start = time.time()
+        if pages[0] >= 0:
+            time.sleep(self.document_s)
+            self.ledger.write(start, 1)
+        return pages
+
+
+class Writer:
+    """Makes each record durable, one file a record."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = Path(folder)
+        self.ledger = Ledger("write")
+
+    def write(self, document: int, values: list[int]) -> None:
+        start = time.time()
+        with (self.folder / f"{document}.json").open("w") as file:
+            json.dump(values, file)
+            file.flush()
+            os.fsync(file.fileno())
+        self.ledger.write(start, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import time
+from dataclasses import dataclass
 from typing import Any
 
 from benchmarks import functions, workloads
@@ -88,6 +89,86 @@ def trivial(api: str, documents: workloads.Documents, *, options: dict[str, Any]
         "us_per_grain": wall_s / grains * 1e6,
     }
     return Measured(began, wall_s, list(result.outputs), result.rpc_count, extra_row)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Actors, batch limits and sleeping times of a render, OCR and assemble pipeline."""
+
+    renderers: int = 2
+    render_page_s: float = 0.004
+    actors: int = 4
+    batch_size: int = 48
+    page_s: float = 0.02
+    batch_s: float = 0.2
+    assemblers: int = 1
+    assemble_s: float = 0.05
+
+
+def staged_pipeline(api: str, costs: Costs, *, by_document: bool = False, options: dict[str, Any] | None = None) -> Any:
+    """render -> OCR -> assemble; ``by_document`` leaves the pages of a document together in OCR."""
+    library: Any = importlib.import_module(api)
+    module = library.RayModule
+
+    class Staged(library.Pipeline):
+        def __init__(self) -> None:
+            super().__init__()
+            self.render = (
+                module(functions.Render)
+                .pre_init(costs.render_page_s)
+                .ray_options(replicas=costs.renderers, batch_size=1, num_cpus=0)
+            )
+            model = (
+                module(functions.DocumentModel).pre_init(costs.page_s, costs.batch_s, costs.batch_size)
+                if by_document
+                else module(functions.ModelPage).pre_init(costs.page_s, costs.batch_s, frozenset(), api)
+            )
+            self.page = model.ray_options(
+                replicas=costs.actors,
+                batch_size=1 if by_document else costs.batch_size,
+                num_cpus=0,
+                **(options or {}),
+            )
+            self.assemble = (
+                module(functions.Assemble)
+                .pre_init(costs.assemble_s)
+                .ray_options(replicas=costs.assemblers, batch_size=1, num_cpus=0)
+            )
+
+        def forward(self, documents: Any) -> Any:
+            groups = self.render(documents)
+            if by_document:
+                return self.assemble(self.page(groups))
+            return self.assemble(library.F.reduce(self.page(library.F.expand(groups))))
+
+    return Staged()
+
+
+def staged(
+    api: str,
+    documents: workloads.Documents,
+    costs: Costs,
+    *,
+    folder: str | None = None,
+    by_document: bool = False,
+    options: dict[str, Any] | None = None,
+) -> Measured:
+    """The three stages over the documents; with ``folder`` each record is written as soon as it streams out."""
+    library: Any = importlib.import_module(api)
+    pipeline = staged_pipeline(api, costs, by_document=by_document, options=options)
+    with local_ray(), library.Executor(pipeline) as executor:
+        executor.run([(functions.WARM_UP, costs.batch_size)] * (2 * costs.actors))
+        began = time.time()
+        roots = list(enumerate(documents.pages))
+        if folder is None:
+            result = executor.run(roots)
+            return Measured(began, time.time() - began, list(result.outputs), result.rpc_count)
+        writer = functions.Writer(folder)
+        outputs: list[Any] = [None] * len(roots)
+        for outcome in executor.stream(roots):
+            writer.write(outcome.index, outcome.value)
+            outputs[outcome.index] = outcome.value
+        return Measured(began, time.time() - began, outputs)
 
 
 def _peak_kib() -> int:

@@ -8,3 +8,4 @@ from benchmarks.systems import lineage
 
 sleeping = partial(lineage.sleeping, "rayorch")
 trivial = partial(lineage.trivial, "rayorch")
+staged = partial(lineage.staged, "rayorch")

@@ -8,3 +8,4 @@ from benchmarks.systems import lineage
 
 sleeping = partial(lineage.sleeping, "rayorch_flows")
 trivial = partial(lineage.trivial, "rayorch_flows")
+staged = partial(lineage.staged, "rayorch_flows")
