@@ -26,6 +26,8 @@ app: Final = App(
     version=__version__,
     suppress_keyboard_interrupt=False,
 )
+blocks: Final = App(name="blocks", help="Places and settings that are kept in the Prefect server.")
+app.command(blocks)
 
 
 @app.command
@@ -144,6 +146,19 @@ def failures(
             print(line.model_dump_json())
     else:
         print(failures_text(found, shown))
+    return OK
+
+
+@blocks.command
+def register() -> int:
+    """Register the Block types with the Prefect server, so that its UI offers them."""
+    from rayorch_flows.orchestration.session import session
+
+    with session():
+        from rayorch_flows.orchestration.block_types import register_block_types
+
+        for slug in register_block_types():
+            print(slug, flush=True)
     return OK
 
 
