@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rayorch_flows.lineage.causes import cause_of
 from rayorch_flows.lineage.facts import Microbatch
-from rayorch_flows.lineage.protocol import HOLE_BLOCK, MISSING_BLOCK, NOT_A_LIST, Column
+from rayorch_flows.lineage.protocol import HOLE_BLOCK, MISSING_BLOCK, NOT_A_LIST, Column, Lost
 from rayorch_flows.program.outcomes import Hole, OutcomeCode
 from rayorch_flows.program.plan import PortKind
 
@@ -19,16 +19,16 @@ def append(column: Column, microbatch: Microbatch, port: int, entities: list[int
     """Append the values of ``port`` at ``entities``: Present ones, or Dropped ones (an optional argument: MISSING)."""
     outcome = microbatch.ports[port].outcome
     if all(outcome[entity] == OutcomeCode.PRESENT for entity in entities):
-        _append(column, microbatch, port, entities, 0)
+        append_values(column, microbatch, port, entities, 0)
         return
     for entity in entities:
         if outcome[entity] == OutcomeCode.PRESENT:
-            _append(column, microbatch, port, (entity,), 0)
+            append_values(column, microbatch, port, (entity,), 0)
         else:
             _leaf(column, 0, MISSING_BLOCK, 0)
 
 
-def _append(
+def append_values(
     column: Column,
     microbatch: Microbatch,
     port: int,
@@ -43,12 +43,12 @@ def _append(
             column.blocks.extend([block[entity] for entity in entities])
             column.rows.extend([row[entity] for entity in entities])
         case PortKind.FILTER:
-            _append(column, microbatch, spec.inputs[0], entities, level)
+            append_values(column, microbatch, spec.inputs[0], entities, level)
         case PortKind.BROADCAST:
             source = spec.inputs[0]
             above = microbatch.index.plan.ports[source].domain
             ancestors = [microbatch.ancestor(spec.domain, entity, above) for entity in entities]
-            _append(column, microbatch, source, ancestors, level)
+            append_values(column, microbatch, source, ancestors, level)
         case PortKind.REDUCE:
             value, members = spec.inputs
             domain = microbatch.domains[microbatch.index.plan.ports[value].domain]
@@ -58,7 +58,7 @@ def _append(
                 before = len(survivors)
                 survivors += [c for c in domain.children(parent) if outcomes[c] == OutcomeCode.PRESENT]
                 column.lengths[level].append(len(survivors) - before)
-            _append(column, microbatch, value, survivors, level + 1)
+            append_values(column, microbatch, value, survivors, level + 1)
         case PortKind.SETTLE:
             _append_settled(column, microbatch, spec.inputs[0], entities, level)
 
@@ -78,14 +78,19 @@ def _append_settled(
             run.append(entity)
             continue
         if run:
-            _append(column, microbatch, source, run, level)
+            append_values(column, microbatch, source, run, level)
             run = []
         cause = cause_of(microbatch, source, entity)
         assert cause is not None
-        column.holes.append(Hole(cause.kind, cause.message))
-        _leaf(column, level, HOLE_BLOCK, len(column.holes) - 1)
+        append_hole(column, level, Hole(cause.kind, cause.message))
     if run:
-        _append(column, microbatch, source, run, level)
+        append_values(column, microbatch, source, run, level)
+
+
+def append_hole(column: Column, level: int, hole: Hole | Lost) -> None:
+    """One leaf at ``level`` that stands for a value that is not there."""
+    column.holes.append(hole)
+    _leaf(column, level, HOLE_BLOCK, len(column.holes) - 1)
 
 
 def _leaf(column: Column, level: int, block: int, row: int) -> None:

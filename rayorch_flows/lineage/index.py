@@ -65,7 +65,11 @@ def build_index(plan: Plan) -> PlanIndex:
             expansions[group].append(domain.id)
 
     call_releases = [tuple(r for i in call.inputs for r in _releases(plan, i.port)) for call in calls]
-    output_releases = tuple(r for port in plan.outputs for r in _releases(plan, port))
+    output_releases = tuple(
+        Release(r.holder, (*_path(plan, ports[port].domain), *r.down))
+        for port in plan.outputs
+        for r in _releases(plan, port)
+    )
     pinned = tuple(sorted(_pinned(plan)))
     uses = [0] * len(ports)
     for release in [*(r for releases in call_releases for r in releases), *output_releases]:

@@ -32,6 +32,14 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
+class Lost:
+    """What stands in an output of a child Domain for an Item that is not Present."""
+
+    outcome: ItemOutcome
+    cause: Cause | None
+
+
+@dataclass(frozen=True, slots=True)
 class Column:
     """Handles of one argument for every row of a dispatch batch, or of one output of a source item.
 
@@ -44,7 +52,7 @@ class Column:
     lengths: tuple[list[int], ...]
     blocks: list[int]
     rows: list[int]
-    holes: list[Hole]
+    holes: list[Hole | Lost]
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +179,8 @@ class ChildOutcome:
 class SourceResult:
     """A terminal source item: the outcome of each output Port, their handles, and all its children.
 
+    An output of a child Domain is PRESENT, with the list of its Items below the source item in order, a ``Lost`` in
+    place of each that is not Present.
     ``columns[i]`` has one row if ``outcomes[i]`` is PRESENT, else it is None.
     """
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import ray
 
-from rayorch_flows.lineage.protocol import ChildOutcome, SourceResult
+from rayorch_flows.lineage.protocol import ChildOutcome, Lost, SourceResult
 from rayorch_flows.program.outcomes import Cause, ItemOutcome
-from rayorch_flows.program.plan import OutputShape, Plan
+from rayorch_flows.program.plan import ROOT, Layout, OutputShape, Plan
 from rayorch_flows.runtime.codec import decode_column, open_block
 from rayorch_flows.runtime.metrics import CallMetrics
 
@@ -55,7 +55,8 @@ class InputBatchMetrics:
 class RunResult:
     """Outputs in the order of the source items, and what it took.
 
-    ``outputs`` is a list for a Pipeline that returns one Port, a tuple of lists for one that returns several.
+    ``outputs`` is a list for a Pipeline that returns one Port, a tuple of lists, nested alike, for one that returns
+    several. An output of a child Domain is one flat list over all source items.
     """
 
     outputs: Any
@@ -98,11 +99,17 @@ def read_delivery(plan: Plan, delivery: Delivery) -> list[SourceOutcome]:
 def _outcome(plan: Plan, index: int, result: SourceResult, opened: dict[int, Any]) -> SourceOutcome:
     outputs: list[Any] = []
     outcome, cause = ItemOutcome.PRESENT, None
-    for item, item_cause, column in zip(result.outcomes, result.causes, result.columns, strict=True):
+    for port, item, item_cause, column in zip(
+        plan.outputs, result.outcomes, result.causes, result.columns, strict=True
+    ):
         if column is not None:
-            outputs.append(decode_column(column, opened, 1)[0])
+            value = decode_column(column, opened, 1)[0]
+            below_root = plan.ports[port].domain != ROOT
+            outputs.append(
+                [_issue_of(v.outcome, v.cause) if type(v) is Lost else v for v in value] if below_root else value
+            )
             continue
-        outputs.append(OutputIssue(item, item_cause.message if item_cause else None))
+        outputs.append(_issue_of(item, item_cause))
         if outcome is ItemOutcome.PRESENT:
             outcome, cause = item, item_cause
     value = None
@@ -111,7 +118,23 @@ def _outcome(plan: Plan, index: int, result: SourceResult, opened: dict[int, Any
     return SourceOutcome(index, outcome, value, cause, result.children, tuple(outputs))
 
 
+def _issue_of(outcome: ItemOutcome, cause: Cause | None) -> OutputIssue:
+    return OutputIssue(outcome, cause.message if cause else None)
+
+
 def collect(plan: Plan, outcomes: Sequence[SourceOutcome | None]) -> Any:
-    """The outputs of a run from the outcomes of all its source items, in order."""
-    columns = [[outcome.outputs[i] for outcome in outcomes if outcome] for i in range(len(plan.outputs))]
-    return columns[0] if plan.shape is OutputShape.SINGLE else tuple(columns)
+    """The outputs of a run from the outcomes of all its source items, in order and nested as ``forward`` returned them.
+
+    An output of the root Domain has one entry a source item; one of a child Domain has its Items of all source items.
+    """
+    columns: list[list[Any]] = []
+    for index, port in enumerate(plan.outputs):
+        entries = [outcome.outputs[index] for outcome in outcomes if outcome]
+        columns.append(entries if plan.ports[port].domain == ROOT else [item for items in entries for item in items])
+    return _nest(plan.layout, columns)
+
+
+def _nest(layout: Layout, columns: list[list[Any]]) -> Any:
+    if isinstance(layout, int):
+        return columns[layout]
+    return tuple(_nest(part, columns) for part in layout)
