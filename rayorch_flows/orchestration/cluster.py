@@ -7,6 +7,7 @@ are tied to the thread that started them, and outside the main thread Ray leaves
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import json
 import logging
@@ -54,11 +55,13 @@ class Connection:
         self._info: Future[ClusterInfo] = Future()
         self._thread = threading.Thread(target=self._main, name="ray-connection", daemon=True)
         self._thread.start()
+        atexit.register(self.close)
 
     def info(self) -> ClusterInfo:
         return self._info.result()
 
     def close(self) -> None:
+        atexit.unregister(self.close)
         self._end.set()
         self._thread.join(timeout=30)
 

@@ -53,7 +53,11 @@ class MicrobatchFailed(ExecutionError):
 
 def _run_name() -> str:
     parameters: dict[str, Any] = current_flow_run.parameters or {}
-    return f"{parameters.get('flow', 'flow').rpartition(':')[2]}-{parameters.get('microbatch', '')[:10]}"
+    try:
+        name = prepare(parameters["flow"]).definition.name
+    except Exception:
+        name = "microbatch"
+    return f"{name} {parameters.get('microbatch', '')[:10]}"
 
 
 @flow(

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rayorch_flows.orchestration import server
 from rayorch_flows.orchestration.settings import Home
@@ -32,12 +32,29 @@ def watch_users(home: Home) -> None:
             return
 
 
+def take_write_locks_first() -> None:
+    """Let every writing transaction of SQLite take its lock when it begins, and so wait for its turn.
+
+    Prefect begins most of them as readers; when another one has written in between, SQLite refuses the first write at
+    once ("database is locked"), the client gets a 503, and comes again after two seconds or more.
+    """
+    from prefect.server.database.configurations import AioSqliteConfiguration
+
+    begin: Any = AioSqliteConfiguration.begin_transaction
+
+    def begin_immediate(self: Any, session: Any, with_for_update: bool = True) -> Any:
+        return begin(self, session, with_for_update=True)
+
+    setattr(AioSqliteConfiguration, "begin_transaction", begin_immediate)  # noqa: B010 - seen by no type checker
+
+
 def main(root: str, descriptor: str) -> None:
     home = Home(Path(root))
     threading.Thread(target=watch_users, args=(home,), daemon=True).start()
     import uvicorn
     from prefect.server.api.server import create_app
 
+    take_write_locks_first()
     config = uvicorn.Config(create_app(final=True), log_level="warning", timeout_graceful_shutdown=3)
     uvicorn.Server(config).run(sockets=[socket.socket(fileno=int(descriptor))])
 
