@@ -50,6 +50,8 @@ _log = logging.getLogger(__name__)
 PLACEMENT_TIMEOUT_S: Final = 60.0
 MAX_RESTARTS: Final = 3
 """Attempts of one microbatch that may be lost with a payload before it is given up."""
+MAX_FAILURES: Final = 3
+"""Turns of the loop that may fail one after the other before the engine takes no more work."""
 _TICK_S: Final = 0.25
 _TURN: Final = 64
 
@@ -136,6 +138,7 @@ class Engine:
             Pool(module, calls[module.id], self._post, placement_timeout_s=placement_timeout_s)
             for module in plan.modules
         ]
+        self._timed = [pool for pool in self._pools if pool.deadline_s is not None]
         self._active: dict[str, _Active] = {}
         self._telemetry = Telemetry(plan)
         self._idle_s = idle_s
@@ -193,21 +196,34 @@ class Engine:
     # The loop
 
     def _loop(self) -> None:
+        failures = 0
         while not self._closing:
             try:
                 self._turn()
+                failures = 0
             except Exception as error:
+                failures += 1
                 _log.exception("the engine of %s failed", self.plan.name)
-                self._end_all(
-                    InfrastructureError(
-                        f"the engine failed: {type(error).__name__}: {error}",
-                        next_step="report it with the log; the microbatch can be run again",
-                    )
-                )
-                for pool in self._pools:
-                    pool.stop()  # its batches belong to the machine that failed
-                self._machine = Machine(self.plan)
-                self._blocks = BlockTable()
+                self._start_over(error)
+                if failures == MAX_FAILURES:
+                    self._refuse(error)
+
+    def _start_over(self, error: Exception) -> None:
+        """A defect: everything that was active ends with it, and the next microbatch finds an engine without state."""
+        self._end_all(_defect(error))
+        for pool in self._pools:
+            pool.stop()  # its batches belong to the machine that failed
+        self._machine = Machine(self.plan)
+        self._blocks = BlockTable()
+
+    def _refuse(self, error: Exception) -> None:
+        """A defect that does not go away: answer every microbatch with it until the engine is closed."""
+        while not self._closing:
+            handler, subject, value = self._messages.get()
+            if handler in (self._on_submit, self._on_redo):
+                subject.listener.ended(End(subject.id, EndState.ABORTED, _defect(error), None, 0, 0.0))
+            elif handler == self._on_close:
+                handler(subject, value)
 
     def _turn(self) -> None:
         for handler, subject, value in self._next_messages():
@@ -216,7 +232,8 @@ class Engine:
         if now >= self._next_tick:
             self._next_tick = now + _TICK_S
             self._tick(now)
-        self._check_deadlines(now)
+        if self._timed:
+            self._check_deadlines(now)
         self._apply()
         self._dispatch()
         self._apply()
@@ -226,7 +243,7 @@ class Engine:
     def _next_messages(self) -> list[tuple[Callable[..., None], Any, Any]]:
         now = time.monotonic()
         wake = self._next_tick
-        for pool in self._pools:
+        for pool in self._timed:
             deadline = pool.next_deadline()
             if deadline is not None and deadline < wake:
                 wake = deadline
@@ -352,6 +369,10 @@ class Engine:
 
     def _tally(self, batch: DispatchBatch, started: float, ended: float) -> None:
         self._telemetry.batch(batch.call, batch.size, ended - started)
+        if len(batch.segments) == 1:
+            if active := self._active.get(batch.segments[0].microbatch):
+                active.submission.tally.calls[batch.call].batch(batch.size, 1.0, started, ended)
+            return
         seen: dict[int, tuple[RunTally, int]] = {}
         for segment in batch.segments:
             if active := self._active.get(segment.microbatch):
@@ -386,7 +407,7 @@ class Engine:
             self._machine.fail(flight.batch.id, AttemptFailure.NOT_STARTED if position else why, cause)
 
     def _check_deadlines(self, now: float) -> None:
-        for pool in self._pools:
+        for pool in self._timed:
             for replica in pool.overdue(now):
                 message = f"a dispatch batch exceeded its deadline of {pool.deadline_s:g} s and its actor was killed"
                 self._lose(replica, AttemptFailure.DEADLINE, message)
@@ -559,3 +580,10 @@ class Engine:
         for pool in self._pools:
             pool.stop()
         self._telemetry.publish(math.inf, self._machine, self._pools, 0)
+
+
+def _defect(error: Exception) -> InfrastructureError:
+    return InfrastructureError(
+        f"the engine failed: {type(error).__name__}: {error}",
+        next_step="report it with the log; the microbatch can be run again",
+    )
