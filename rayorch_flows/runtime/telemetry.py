@@ -105,10 +105,14 @@ class Telemetry:
 
     def delivered(self, results: Iterable[SourceResult]) -> None:
         """Source items became terminal."""
-        present = ItemOutcome.PRESENT
+        sources = self._sources
         for result in results:
-            outcome = next((outcome for outcome in result.outcomes if outcome is not present), present)
-            self._sources[outcome] = self._sources.get(outcome, 0) + 1
+            for outcome in result.outcomes:
+                if outcome is not ItemOutcome.PRESENT:
+                    break
+            else:
+                outcome = ItemOutcome.PRESENT
+            sources[outcome] = sources.get(outcome, 0) + 1
 
     def ended(self, state: str) -> None:
         """A microbatch is over."""
