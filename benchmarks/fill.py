@@ -10,6 +10,7 @@ from pathlib import Path
 
 from benchmarks import ledger, optimum, workloads
 from benchmarks.harness import Job, Row, row, system_module
+from benchmarks.virtual import Simulation, Site
 
 SYSTEMS = ("rayorch_flows", "rayorch")
 ARMS = ("clean",)
@@ -30,6 +31,16 @@ def measure(job: Job) -> Row:
     ideal_s = optimum.best_wall_s(
         counts, active=ACTIVE, actors=ACTORS, batch=BATCH, cost=lambda pages: BATCH_S + PAGE_S * pages
     )
+    site = Site(
+        ACTORS,
+        BATCH,
+        lambda pages: BATCH_S + PAGE_S * pages,
+        DOCUMENTS,
+        ACTIVE,
+        openers=1,
+        open_batch=DOCUMENTS,
+        open_s=0.0,
+    )
     measured = system_module(job.system).sleeping(
         documents,
         actors=ACTORS,
@@ -38,6 +49,7 @@ def measure(job: Job) -> Row:
         batch_s=BATCH_S,
         input_batch_size=DOCUMENTS,
         active=ACTIVE,
+        split_batch=DOCUMENTS,
         **job.options,
     )
     entries = ledger.read(Path(os.environ[ledger.FOLDER]))
@@ -51,5 +63,6 @@ def measure(job: Job) -> Row:
         exact=workloads.same(measured.outputs, workloads.expected(documents)),
         fill=ledger.rows(entries, "page") / len(entries) / BATCH,
         busy=ledger.busy(entries, "page") / ACTORS / measured.wall_s,
+        machine_s=Simulation(site, documents).run() if job.system == "rayorch_flows" else None,
         over_ideal=measured.wall_s / ideal_s - 1,
     )

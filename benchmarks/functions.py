@@ -93,18 +93,22 @@ class Render:
         return [(document, ordinal) for ordinal in range(pages)]
 
 
-class DocumentModel(Model):
-    """The model without batches across documents: each document is cut into batches of its own."""
+class DocumentModel:
+    """The model without batches across documents: each document is cut into batches of its own, and given up at the
+    first one that holds a poisoned page."""
 
-    def __init__(self, page_s: float, batch_s: float, batch_size: int) -> None:
-        super().__init__(page_s, batch_s, frozenset())
+    def __init__(self, page_s: float, batch_s: float, poisoned: frozenset[int], api: str, batch_size: int) -> None:
+        self.page = ModelPage(page_s, batch_s, poisoned, api)
         self.batch_size = batch_size
 
-    def run(self, documents: list[list[Page]]) -> list[list[int]]:
-        for pages in documents:
-            for first in range(0, len(pages), self.batch_size):
-                self.look(pages[first : first + self.batch_size])
-        return [[page_value(*page) for page in pages] for pages in documents]
+    def run(self, documents: list[list[Page]]) -> list[Any]:
+        return [self._document(pages) for pages in documents]
+
+    def _document(self, pages: list[Page]) -> Any:
+        for first in range(0, len(pages), self.batch_size):
+            if any(self.page.look(pages[first : first + self.batch_size])):
+                return self.page.failure("poisoned")
+        return [page_value(*page) for page in pages]
 
 
 class Assemble:

@@ -1,7 +1,7 @@
 """The best wall time that a scheduler without any cost of its own could reach, found by simulating several.
 
-Microbatches are admitted while fewer than ``active`` of them are unfinished; an idle actor takes the oldest ready pages.
-The simulated schedulers differ in how large a batch they take when pages are scarce; the best of them counts.
+Microbatches are admitted while fewer than ``active`` of them are unfinished; an idle actor takes the oldest ready
+pages. The simulated schedulers differ in how large a batch they take when pages are scarce; the best of them counts.
 """
 
 from __future__ import annotations

@@ -86,3 +86,55 @@ def trivial(documents: workloads.Documents, **_: Any) -> Measured:
     wall_s = time.time() - began
     grains = 2 * len(documents.pages) + documents.total
     return Measured(began, wall_s, outputs, -1, {"us_per_grain": wall_s / grains * 1e6})
+
+
+def staged(documents: workloads.Documents, costs: Any, *, folder: str, **_: Any) -> Measured:
+    """render -> OCR -> group by document -> assemble -> write; the grouping is Daft's own."""
+    daft = _daft(costs.renderers + costs.actors + costs.assemblers)
+    integers = daft.DataType.list(daft.DataType.int64())
+
+    @daft.cls(max_concurrency=costs.renderers, use_process=True)
+    class Render:
+        def __init__(self) -> None:
+            self.stage = functions.Render(costs.render_page_s)
+
+        @daft.method.batch(return_dtype=integers, batch_size=1)
+        def render(self, document: Any, pages: Any) -> Any:
+            roots = zip(document.to_pylist(), pages.to_pylist(), strict=True)
+            return [[ordinal for _, ordinal in self.stage.render(*root)] for root in roots]
+
+    @daft.cls(max_concurrency=costs.actors, use_process=True)
+    class Ocr:
+        def __init__(self) -> None:
+            self.model = functions.Model(costs.page_s, costs.batch_s, frozenset())
+
+        @daft.method.batch(return_dtype=daft.DataType.int64(), batch_size=costs.batch_size)
+        def look(self, document: Any, ordinal: Any) -> Any:
+            pages = list(zip(document.to_pylist(), ordinal.to_pylist(), strict=True))
+            self.model.look(pages)
+            return [workloads.page_value(*page) for page in pages]
+
+    @daft.cls(max_concurrency=costs.assemblers, use_process=True)
+    class Assemble:
+        def __init__(self) -> None:
+            self.stage = functions.Assemble(costs.assemble_s)
+
+        @daft.method.batch(return_dtype=integers, batch_size=1)
+        def assemble(self, values: Any) -> Any:
+            return [self.stage.assemble(sorted(pages)) for pages in values.to_pylist()]
+
+    writer = functions.Writer(folder)
+    columns = {"document": list(range(len(documents.pages))), "pages": list(documents.pages)}
+    source = daft.from_pydict(columns).into_batches(1).collect()
+    render, ocr, assemble = Render(), Ocr(), Assemble()
+    began = time.time()
+    pages = source.with_column("ordinal", render.render(source["document"], source["pages"])).explode("ordinal")
+    pages = pages.into_batches(costs.batch_size)
+    pages = pages.with_column("value", ocr.look(pages["document"], pages["ordinal"]))
+    records = pages.groupby("document").agg(daft.col("value").list_agg())
+    records = records.with_column("values", assemble.assemble(records["value"])).select("document", "values")
+    outputs: list[Any] = [None] * len(documents.pages)
+    for record in records.iter_rows():
+        writer.write(record["document"], record["values"])
+        outputs[record["document"]] = record["values"]
+    return Measured(began, time.time() - began, outputs)

@@ -96,3 +96,15 @@ def _drive(steps: list[tuple[Sequence[Any], Iterable[Any]]]) -> list[list[Any]]:
             results[step][index] = ray.get(ref)
             send(step, actor)
     return [[answers[index] for index in range(len(answers))] for answers in results]
+
+
+def call_cost_s(calls: int = 2_000) -> float:
+    """CPU time of this process, all its threads, for one bare actor call with a batch of 64 pages and its answer."""
+    remote: Any = ray.remote(num_cpus=0)(functions.TrivialPage)
+    batch = [(1, ordinal) for ordinal in range(64)]
+    with local_ray():
+        pool = [remote.remote() for _ in range(4)]
+        _drive([(pool, [batch] * 200)])
+        start = time.process_time()
+        _drive([(pool, [batch] * calls)])
+        return (time.process_time() - start) / calls

@@ -41,6 +41,7 @@ def sleeping(
     batch_s: float = 0.0,
     input_batch_size: int | None = None,
     active: int = 1,
+    split_batch: int = 4,
     options: dict[str, Any] | None = None,
 ) -> Measured:
     """The simulated model over the documents, with actors that are up before the clock starts."""
@@ -50,7 +51,7 @@ def sleeping(
         .pre_init(page_s, batch_s, documents.poisoned, api)
         .ray_options(replicas=actors, batch_size=batch_size, num_cpus=0, **(options or {}))
     )
-    split = library.RayModule(functions.Split).ray_options(replicas=1, batch_size=4, num_cpus=0)
+    split = library.RayModule(functions.Split).ray_options(replicas=1, batch_size=split_batch, num_cpus=0)
     pipeline = pages_pipeline(api, page, split=split, gather=None)
     with local_ray(), library.Executor(pipeline) as executor:
         executor.run([(functions.WARM_UP, batch_size * 4)] * actors)
@@ -105,7 +106,14 @@ class Costs:
     assemble_s: float = 0.05
 
 
-def staged_pipeline(api: str, costs: Costs, *, by_document: bool = False, options: dict[str, Any] | None = None) -> Any:
+def staged_pipeline(
+    api: str,
+    costs: Costs,
+    *,
+    poisoned: frozenset[int] = frozenset(),
+    by_document: bool = False,
+    options: dict[str, Any] | None = None,
+) -> Any:
     """render -> OCR -> assemble; ``by_document`` leaves the pages of a document together in OCR."""
     library: Any = importlib.import_module(api)
     module = library.RayModule
@@ -119,9 +127,9 @@ def staged_pipeline(api: str, costs: Costs, *, by_document: bool = False, option
                 .ray_options(replicas=costs.renderers, batch_size=1, num_cpus=0)
             )
             model = (
-                module(functions.DocumentModel).pre_init(costs.page_s, costs.batch_s, costs.batch_size)
+                module(functions.DocumentModel).pre_init(costs.page_s, costs.batch_s, poisoned, api, costs.batch_size)
                 if by_document
-                else module(functions.ModelPage).pre_init(costs.page_s, costs.batch_s, frozenset(), api)
+                else module(functions.ModelPage).pre_init(costs.page_s, costs.batch_s, poisoned, api)
             )
             self.page = model.ray_options(
                 replicas=costs.actors,
@@ -155,7 +163,7 @@ def staged(
 ) -> Measured:
     """The three stages over the documents; with ``folder`` each record is written as soon as it streams out."""
     library: Any = importlib.import_module(api)
-    pipeline = staged_pipeline(api, costs, by_document=by_document, options=options)
+    pipeline = staged_pipeline(api, costs, poisoned=documents.poisoned, by_document=by_document, options=options)
     with local_ray(), library.Executor(pipeline) as executor:
         executor.run([(functions.WARM_UP, costs.batch_size)] * (2 * costs.actors))
         began = time.time()

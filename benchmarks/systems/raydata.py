@@ -106,3 +106,47 @@ def trivial(documents: workloads.Documents, **_: Any) -> Measured:
         wall_s = time.time() - began
     grains = 2 * len(roots) + documents.total
     return Measured(began, wall_s, outputs, -1, {"us_per_grain": wall_s / grains * 1e6})
+
+
+def staged(documents: workloads.Documents, costs: Any, *, folder: str, **_: Any) -> Measured:
+    """render -> OCR -> group by document -> assemble -> write; the grouping is Ray Data's own."""
+
+    class Render:
+        def __init__(self) -> None:
+            self.stage = functions.Render(costs.render_page_s)
+
+        def __call__(self, root: Batch) -> list[Batch]:
+            pages = self.stage.render(int(root["document"]), int(root["pages"]))
+            return [{"document": document, "ordinal": ordinal} for document, ordinal in pages]
+
+    def assemble(group: Any) -> Any:
+        group = group.sort_values("ordinal")
+        values = functions.Assemble(costs.assemble_s).assemble(group["value"].tolist())
+        return import_module("pandas").DataFrame({"document": [group["document"].iloc[0]], "values": [values]})
+
+    with local_ray(cpus=costs.renderers + costs.actors + costs.assemblers + 3):
+        data = _data()
+        data.DataContext.get_current().min_hash_shuffle_aggregator_wait_time_in_s = 0
+        writer = functions.Writer(folder)
+        roots = [{"document": index, "pages": count} for index, count in enumerate(documents.pages)]
+        source = data.from_items(roots, override_num_blocks=len(roots)).materialize()
+        began = time.time()
+        records = (
+            source.flat_map(Render, compute=_pool(data, costs.renderers), num_cpus=1)
+            .map_batches(
+                ModelRows,
+                fn_constructor_args=(costs.page_s, costs.batch_s, frozenset()),
+                batch_size=costs.batch_size,
+                compute=_pool(data, costs.actors),
+                num_cpus=1,
+            )
+            .groupby("document", num_partitions=4)
+            .map_groups(assemble, batch_format="pandas", num_cpus=1)
+        )
+        outputs: list[Any] = [None] * len(roots)
+        for record in records.iter_rows():
+            document, values = int(record["document"]), [int(value) for value in record["values"]]
+            writer.write(document, values)
+            outputs[document] = values
+        wall_s = time.time() - began
+    return Measured(began, wall_s, outputs)

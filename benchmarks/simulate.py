@@ -1,0 +1,56 @@
+"""The real machine under a virtual clock: millions of pages on thousands of simulated GPUs, one driver.
+
+Everything that the driver does for a batch is charged to the virtual clock: the CPU time that the machine takes,
+measured as it runs, and the CPU time of a Ray call, measured first. GPUs take one second a batch of 64, whatever its size.
+"""
+
+from __future__ import annotations
+
+import time
+
+from benchmarks import workloads
+from benchmarks.harness import Job, Row, row
+from benchmarks.systems.floor import call_cost_s
+from benchmarks.virtual import IN_FLIGHT, Simulation, Site
+
+SYSTEMS = ("rayorch_flows",)
+ARMS = ("64", "256", "1024", "1500", "2048", "4096")
+SCALE = 1.0
+
+PAGES = 10_000_000
+BATCH = 64
+BATCH_S = 1.0
+MICROBATCH = 1_000
+
+
+def measure(job: Job) -> Row:
+    gpus = int(job.arm)
+    documents = workloads.log_normal(int(PAGES / job.scale / 27.4))
+    call_s = call_cost_s()
+    # Far more pages are active than in flight, so that queues are never short because admission is.
+    active = 8 + 3 * IN_FLIGHT * gpus * BATCH * len(documents.pages) // (documents.total * MICROBATCH)
+    site = Site(gpus, BATCH, lambda _: BATCH_S, MICROBATCH, active, call_s, options=job.options)
+    simulation = Simulation(site, documents)
+    start = time.process_time()
+    wall_s = simulation.run()
+    real_s = time.process_time() - start
+    calls = sum(simulation.batches)
+    page_batches = simulation.batches[simulation.page_module]
+    per_call_s = simulation.driver_busy / calls
+    return row(
+        job,
+        wall_s=wall_s,
+        ideal_s=documents.total / BATCH * BATCH_S / gpus,
+        items=documents.total,
+        items_per_s=documents.total / wall_s,
+        calls=calls,
+        exact=simulation.terminal == len(documents.pages) and simulation.machine.idle(),
+        busy=simulation.busy[simulation.page_module] / gpus / wall_s,
+        fill=documents.total / page_batches / BATCH,
+        driver_busy=simulation.driver_busy / wall_s,
+        call_us=call_s * 1e6,
+        machine_us_per_batch=(per_call_s - call_s) * 1e6,
+        machine_us_per_page=(per_call_s - call_s) * calls / documents.total * 1e6,
+        saturates_at_gpus=BATCH_S * page_batches / simulation.driver_busy,
+        simulated_in_s=real_s,
+    )
