@@ -9,13 +9,13 @@ from tests.cli.lab import Lab, a_lab
 
 @pytest.fixture(scope="module")
 def lab() -> Generator[Lab]:
-    """One home and one server for the tests of a module."""
-    with a_lab(with_server=True) as lab:
+    """One home, one server and one cluster for the tests of a module."""
+    with a_lab(shared=True) as lab:
         yield lab
 
 
 @pytest.fixture
 def bare_lab() -> Generator[Lab]:
     """A home in which nothing runs."""
-    with a_lab(with_server=False) as lab:
+    with a_lab(shared=False) as lab:
         yield lab

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -162,21 +163,58 @@ class Lab:
 
 
 @contextmanager
-def a_lab(*, with_server: bool) -> Generator[Lab]:
-    """A lab in a short path; with a server that outlives single commands, or without."""
+def a_lab(*, shared: bool) -> Generator[Lab]:
+    """A lab in a short path; with a server and a cluster that outlive single commands, or with nothing running."""
     with tempfile.TemporaryDirectory(prefix="lab-") as directory:
         lab = Lab(Path(directory))
         lab.home.create()
-        claimed = server.claim(lab.home) if with_server else None
+        head = None
         try:
-            if claimed is not None:
+            if shared:
+                claimed = server.claim(lab.home)
+                head = _start_cluster(lab)
                 server.wait_answer(lab.home, claimed)
             yield lab
         finally:
+            if head is not None:
+                for process in cluster._processes_of(f"{lab.directory}/ray"):
+                    processes.stop(process, grace_s=1.0)
+                head.wait(30)
             cluster.clean_sessions(lab.home)
             state = server.read_state(lab.home)
             if state is not None:
                 processes.stop(state.process)
+
+
+def _start_cluster(lab: Lab) -> subprocess.Popen[bytes]:
+    """A cluster of its own with token authentication, named by RAY_ADDRESS to the lab's commands."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+    lab.environment |= {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(cluster._token_file(lab.home)),
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    }
+    command = [
+        *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", f"--port={port}"),
+        *("--num-cpus=4", "--include-dashboard=false", "--object-store-memory=200000000"),
+        *("--disable-usage-stats", f"--temp-dir={lab.directory}/ray"),
+    ]
+    log = lab.directory / "cluster.log"
+    with log.open("wb") as file:
+        head = subprocess.Popen(
+            command,
+            env=os.environ | lab.environment | {"PYTHONPATH": str(ROOT), "RAYORCH_TOY_LOG": str(lab.log)},
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    started = processes.wait_until(lambda: b"Ray runtime started" in log.read_bytes(), 90, 0.2)
+    assert started, log.read_text()
+    lab.environment["RAY_ADDRESS"] = f"127.0.0.1:{port}"
+    return head
 
 
 def _interruptible() -> None:
