@@ -236,7 +236,7 @@ def lower(spec: Spec) -> Plan:
 
 
 @dataclass
-class _Made:
+class Made:
     domain: int
     role: Role
     expandable: bool = False
@@ -253,7 +253,7 @@ class Generator:
     def __init__(self, reader: Reader) -> None:
         self.r = reader
         self.ops: list[Op] = []
-        self.made: list[_Made] = []
+        self.made: list[Made] = []
         self.parents = [NO_ID]
         self.modules: list[Module] = []
         self.rootless: list[bool] = []  # per module: no Call in the root Domain yet
@@ -264,7 +264,7 @@ class Generator:
     def ancestors(self, domain: int) -> list[int]:
         return [] if domain == ROOT else [self.parents[domain], *self.ancestors(self.parents[domain])]
 
-    def add(self, op: Op, *made: _Made) -> int:
+    def add(self, op: Op, *made: Made) -> int:
         self.ops.append(op)
         self.made += made
         return len(self.made) - len(made)
@@ -304,7 +304,7 @@ class Generator:
         if roles is None:
             roles = tuple(self.role(value=5, list=5, mask=2, flags=1) for _ in range(self.modules[module].outputs))
         kwargs = (("stage", self.r.below(4)),) if self.r.chance(30) else ()
-        made = [_Made(domain, role, expandable=role in LISTS) for role in roles]
+        made = [Made(domain, role, expandable=role in LISTS) for role in roles]
         self.add(Call(module, tuple(inputs), roles, kwargs), *made)
         return True
 
@@ -346,7 +346,7 @@ class Generator:
         domain = len(self.parents)
         self.parents.append(parent)
         roles: list[Role] = ["mask" if self.made[i].role == "flags" else "value" for i in aligned]
-        self.add(Expand(tuple(aligned)), *(_Made(domain, role) for role in roles))
+        self.add(Expand(tuple(aligned)), *(Made(domain, role) for role in roles))
         return True
 
     def siblings(self, port: int) -> list[int]:
@@ -401,7 +401,7 @@ class Generator:
             members = None if self.r.chance(30) else self.recent(self.ports(domain))
         elif self.r.chance(40):
             members = self.recent(self.ports(domain))
-        made = _Made(self.parents[domain], "value", reduced=True)
+        made = Made(self.parents[domain], "value", reduced=True)
         self.add(Reduce(tuple(dict.fromkeys(values)), members), *(made for _ in dict.fromkeys(values)))
         return True
 
@@ -409,7 +409,7 @@ class Generator:
         r = self.r
         for _ in range(1 + int(r.weighted({"0": 6, "1": 3, "2": 1}))):
             role = self.role(value=4, list=5, mask=1, flags=1)
-            self.add(Source(role), _Made(ROOT, role, expandable=role in LISTS))
+            self.add(Source(role), Made(ROOT, role, expandable=role in LISTS))
         for _ in range(3 + r.below(15)):
             kind = r.weighted({"call": 9, "expand": 9, "filter": 4, "reduce": 3, "broadcast": 3, "settle": 2})
             getattr(self, kind)()
