@@ -126,7 +126,7 @@ def failures(
     Parameters
     ----------
     table
-        The record table.
+        The record table, a folder, a URI, or record-table/NAME.
     limit
         Show at most so many; 0 shows all.
     kind
@@ -135,9 +135,10 @@ def failures(
         Print one JSON object a line, with the whole message.
     """
     from rayorch_flows.orchestration.failures import current_failures, failures_text
+    from rayorch_flows.orchestration.named import named_table
 
     try:
-        found = current_failures(table, kind)
+        found = current_failures(named_table(table), kind)
     except TableError as error:
         return _say(error, USAGE)
     shown = found[:limit] if limit else found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from rayorch_flows.orchestration.places import TablePlace
 from rayorch_flows.orchestration.report import child_name
 from rayorch_flows.orchestration.summary import FailureLine
 from rayorch_flows.orchestration.unit import child_failures, source_failures
@@ -12,9 +13,9 @@ from rayorch_flows.records.table import RecordTable
 _COLUMNS = ("uri", "outcome", "cause_kind", "cause", "children")
 
 
-def current_failures(table: str, kind: str | None = None) -> list[FailureLine]:
+def current_failures(place: TablePlace, kind: str | None = None) -> list[FailureLine]:
     """Failed source items, then failed children, in the latest row of every URI."""
-    rows = RecordTable.open(table).current(_COLUMNS)
+    rows = RecordTable.open(place.uri, place.options).current(_COLUMNS)
     found = [*source_failures(rows), *child_failures(rows)]
     return [line for line in found if kind is None or line.cause_kind == kind]
 

@@ -105,6 +105,25 @@ async def tuning(value: str | Mapping[str, CallSettings] | None) -> Tuning:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Places:
+    """All that a run is told about its surroundings."""
+
+    table: TablePlace
+    source: SourcePlace
+    cluster: ClusterPlace | None
+    tuning: Tuning
+
+
+async def find_places(
+    table: str, source: str, cluster: str | None, engine: str | Mapping[str, CallSettings] | None
+) -> Places:
+    """What the parameters of a flow stand for."""
+    return Places(
+        await table_place(table), await source_place(source), await cluster_place(cluster), await tuning(engine)
+    )
+
+
 def is_block(value: object) -> bool:
     """Whether a parameter names a block of ours."""
     return isinstance(value, str) and _REFERENCE.fullmatch(value) is not None

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from rayorch_flows.orchestration.flow_definition import FlowDefinition, load_flow
+from rayorch_flows.orchestration.places import Tuning
 from rayorch_flows.orchestration.progress import plural
+from rayorch_flows.program.tuning import tuned
 
 if TYPE_CHECKING:
     from rayorch_flows.program.plan import Plan
@@ -25,6 +27,10 @@ class PreparedFlow:
     @property
     def fingerprint(self) -> str:
         return self.plan.semantic_fingerprint
+
+    def tuned(self, tuning: Tuning) -> PreparedFlow:
+        """The same flow with other physical options."""
+        return replace(self, plan=tuned(self.plan, tuning.options())) if tuning.calls else self
 
 
 @lru_cache(maxsize=32)
