@@ -71,10 +71,16 @@ class Reference:
         return self.items[key]
 
     def expansion(self, domain: int, parent: Path) -> Fact:
-        group = self.item(self.plan.domains[domain].groups[0], parent)
-        if group.outcome is PRESENT:
-            return Fact(PRESENT, len(group.value))
-        return Fact(DROPPED) if group.outcome is DROPPED else Fact(FAILED, None, group.cause)
+        groups = [self.item(port, parent) for port in self.plan.domains[domain].groups]
+        if groups[0].outcome is DROPPED:
+            return Fact(DROPPED)
+        if groups[0].outcome is not PRESENT:
+            return Fact(FAILED, None, groups[0].cause)
+        lengths = {len(group.value) for group in groups}
+        if len(lengths) > 1:
+            at = self.plan.domains[self.plan.domains[domain].parent].name
+            return Fact(FAILED, None, Cause(CauseKind.CONTRACT, "", "", at, parent[1:]))
+        return Fact(PRESENT, lengths.pop())
 
     def children(self, domain: int, parent: Path) -> list[Path]:
         expansion = self.expansion(domain, parent)
@@ -180,7 +186,14 @@ class Reference:
     # -- what the engine reports ---------------------------------------------------------------------------------
 
     def outputs(self, row: int) -> list[Fact]:
-        return [self.item(port, (row,)) for port in self.plan.outputs]
+        """One fact an output; for a Port of a child Domain the facts of all its Items below the source item."""
+        return [
+            self.item(port, (row,)) if domain == ROOT else Fact(PRESENT, [self.item(port, path) for path in paths])
+            for port, domain, paths in (
+                (port, self.plan.ports[port].domain, self.entities(self.plan.ports[port].domain, row))
+                for port in self.plan.outputs
+            )
+        ]
 
     def descendants(self, row: int) -> Iterator[tuple[int, Path, Fact]]:
         """Every Entity below a source item, with the Item that describes it (looked at under a settle)."""

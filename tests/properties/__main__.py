@@ -14,11 +14,11 @@ from tests.properties.case import check, failure, seeded, shrink
 CHUNK = 250
 
 
-def chunk(first: int, count: int) -> tuple[Counter[str], list[int]]:
-    """Run ``count`` programs; what they covered, and the seeds that failed."""
+def chunk(seeds: range) -> tuple[Counter[str], list[int]]:
+    """Run one program a seed; what they covered, and the seeds that failed."""
     covered: Counter[str] = Counter()
     failed: list[int] = []
-    for seed in range(first, first + count):
+    for seed in seeds:
         try:
             covered.update(check(seeded(seed)).coverage())
         except Exception:
@@ -48,12 +48,14 @@ def main() -> int:
     began = time.monotonic()
     covered: Counter[str] = Counter()
     failed: list[int] = []
-    starts = range(options.seed, options.seed + options.programs, CHUNK)
-    work = [(first, min(CHUNK, options.seed + options.programs - first)) for first in starts]
+    last = options.seed + options.programs
+    work = [range(first, min(first + CHUNK, last)) for first in range(options.seed, last, CHUNK)]
     with multiprocessing.get_context("fork").Pool(options.processes) as pool:
-        for more, seeds in pool.starmap(chunk, work, chunksize=1):
+        for done, (more, seeds) in enumerate(pool.imap_unordered(chunk, work), 1):
             covered += more
             failed += seeds
+            if done % max(1, len(work) // 10) == 0:
+                print(f"{done * 100 // len(work)}%, {len(failed)} failed", file=sys.stderr, flush=True)
     elapsed = time.monotonic() - began
     print(f"{options.programs} programs in {elapsed:.1f} s, {len(failed)} failed", *sorted(failed)[:20])
     print(", ".join(f"{count} {what}" for what, count in sorted(covered.items())))

@@ -40,6 +40,7 @@ class Case:
             poison=rates[r.below(6)],
             masked=(0, 20, 80, 128, 200)[r.below(5)],
             source=rates[r.below(6)],
+            ragged=rates[r.below(6)],
         )
         return Driver(
             plan,

@@ -215,7 +215,9 @@ def lower(spec: Spec) -> Plan:
     for port in spec.outputs:
         low.mark(port, as_value=True)
     for domain in low.domains:
-        result = spec.outputs[0] if domain.id == ROOT else domain.result
+        result = domain.result
+        if domain.id == ROOT and low.ports[spec.outputs[0]].domain == ROOT:
+            result = spec.outputs[0]
         if result == NO_ID:
             result = max(port.id for port in low.ports if port.domain == domain.id)
         elif domain.id != ROOT:
@@ -430,7 +432,11 @@ class Generator:
         if not roots:
             self.call(ROOT)
             roots = [len(self.made) - 1]
-        outputs = [self.r.pick(roots[:3]) for _ in range(1 + (self.r.below(3) if self.r.chance(40) else 0))]
+        below = [i for i in self.ports() if self.made[i].domain != ROOT]
+        outputs = [
+            self.r.pick(below if below and self.r.chance(12) else roots[:3])
+            for _ in range(1 + (self.r.below(3) if self.r.chance(40) else 0))
+        ]
         shape = OutputShape.SINGLE if len(outputs) == 1 and not self.r.chance(20) else OutputShape.TUPLE
         return Spec(tuple(self.ops), tuple(self.modules), tuple(outputs), shape)
 

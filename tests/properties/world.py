@@ -49,13 +49,14 @@ def frozen(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Rates:
-    """Per 256 Grains: how many fail, fail their group, or take their attempt down."""
+    """Per 256 Grains: how many fail, fail their group, take their attempt down, or return ragged aligned lists."""
 
     record: int = 0
     group: int = 0
     poison: int = 0
     masked: int = 100
     source: int = 0
+    ragged: int = 0
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,8 @@ class Outcomes:
         outputs: list[Any] = []
         for port in (self.plan.ports[p] for p in self.plan.calls[call].outputs):
             if port.as_group != NO_ID:
-                length = self.length(port.as_group, path, call)
+                ragged = (port.index,) if self.hit(self.rates.ragged, 11, call, *path) else ()
+                length = self.length(port.as_group, path, call, *ragged)
                 outputs.append(self.elements(port.as_group, port.id, length, path, ("element", port.index, *made)))
             elif port.as_mask:
                 outputs.append(not self.hit(self.rates.masked, 3, call, port.index, *path))
