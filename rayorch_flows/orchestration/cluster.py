@@ -140,6 +140,11 @@ def connect(home: Home) -> ClusterInfo:
         return _connection.info()
 
 
+def current() -> ClusterInfo | None:
+    """The cluster this process is connected to, if it is."""
+    return None if _connection is None else _connection.info()
+
+
 def restore_sigterm() -> None:
     """Ray's core takes SIGTERM over when it connects, and aborts on it; give it back to Python. Main thread only."""
     handler = signal.getsignal(signal.SIGTERM)

@@ -8,8 +8,9 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any, Final
+from uuid import UUID
 
-from prefect import flow, get_run_logger
+from prefect import State, flow
 from prefect.artifacts import (
     acreate_markdown_artifact,
     acreate_progress_artifact,
@@ -17,20 +18,22 @@ from prefect.artifacts import (
 )
 from prefect.runtime import flow_run as current_flow_run
 from prefect.settings import PREFECT_UI_URL
+from prefect.states import Cancelled
 
 from rayorch_flows.errors import ExecutionError
 from rayorch_flows.orchestration import cluster, events, progress
-from rayorch_flows.orchestration.microbatch import MicrobatchFailed, ingest_microbatch
+from rayorch_flows.orchestration.batches import Batches
+from rayorch_flows.orchestration.microbatch import CANCELLED
 from rayorch_flows.orchestration.prepared import PreparedFlow, prepare
-from rayorch_flows.orchestration.problems import check_numbers, gist
+from rayorch_flows.orchestration.problems import check_numbers
 from rayorch_flows.orchestration.progress import Board, current_board, showing
 from rayorch_flows.orchestration.report import ingest_report
 from rayorch_flows.orchestration.settings import home
+from rayorch_flows.orchestration.story import Story
 from rayorch_flows.orchestration.summary import IngestSummary, MicrobatchSummary
 from rayorch_flows.records.lifecycle import IngestPlan, plan_ingest
-from rayorch_flows.records.manifest import Manifest
 from rayorch_flows.records.planning import Retry
-from rayorch_flows.records.source import list_sources
+from rayorch_flows.records.source import list_sources, settled
 from rayorch_flows.records.table import RecordTable
 
 PROGRESS_EVERY_S: Final = 4.0
@@ -63,7 +66,9 @@ async def ingest(
     limit: int | None = None,
     max_failed: int | None = None,
     retry: Retry = Retry.NONE,
-) -> IngestSummary:
+    settle_s: float = 0.0,
+    deployment: str | None = None,
+) -> IngestSummary | State[Any]:
     """Ingest a folder, a glob or a URI into a record table. What the table holds already is left alone.
 
     Args:
@@ -75,20 +80,31 @@ async def ingest(
         limit: Ingest at most so many source items now.
         max_failed: The error budget: the run fails when more source items than this failed.
         retry: Which failed rows of the table to try again: none, retryable or failed.
+        settle_s: Leave source items alone that have changed within so many seconds.
+        deployment: Run microbatches as runs of this deployment (flow/name), each in a process of its own, instead of
+            inside this run.
     """
     check_numbers(microbatch_size=microbatch_size, concurrency=concurrency, limit=limit, max_failed=max_failed)
     began = time.monotonic()
     board = current_board() or Board(tell=lambda line: None)
-    say = _Story(board)
+    story = Story(board)
     prepared = await asyncio.to_thread(prepare, flow)
     board.stage = "listing sources"
     record_table = RecordTable(table, prepared.definition.record, flow=prepared.definition.name)
     problems: list[str] = []
     work = await asyncio.to_thread(
-        _plan, record_table, source, prepared, microbatch_size, retry=retry, limit=limit, problems=problems
+        _plan,
+        record_table,
+        source,
+        prepared,
+        microbatch_size,
+        retry=retry,
+        limit=limit,
+        settle_s=settle_s,
+        problems=problems,
     )
     board.begin(prepared.child_noun, work.pending, work.unchanged)
-    _tell_work(say, work, problems)
+    story.work(work, problems)
     summary = IngestSummary(
         table=record_table.uri,
         flow=prepared.definition.name,
@@ -99,15 +115,18 @@ async def ingest(
         ui=PREFECT_UI_URL.value() or "",
     )
     parts: list[MicrobatchSummary] = []
+    cancelled = False
     if work.microbatches:
-        board.stage = "starting Ray"
-        info = await asyncio.to_thread(cluster.connect, home())
-        cluster.restore_sigterm()
-        say(f"Ray at {info.address}" + (" (embedded)" if info.embedded else ""))
+        if deployment is None:
+            board.stage = "starting Ray"
+            info = await asyncio.to_thread(cluster.connect, home())
+            cluster.restore_sigterm()
+            story.say(f"Ray at {info.address}" + (" (embedded)" if info.embedded else ""))
         board.stage = "ingesting"
+        batches = Batches(record_table, flow, concurrency, deployment, story, board)
         with showing(board):
             async with _progress_artifact(board):
-                parts = await _run_all(work, record_table.uri, prepared, flow, concurrency, say)
+                parts, cancelled = await batches.run(work.microbatches, UUID(summary.flow_run_id))
     summary.add(parts)
     summary.elapsed_s = round(time.monotonic() - began, 3)
     await acreate_markdown_artifact(
@@ -116,7 +135,9 @@ async def ingest(
         description=f"{summary.present} present, {summary.failed} failed, {summary.unchanged} unchanged",
     )
     events.corpus_completed(summary)
-    board.stage = "done"
+    board.stage, board.summary = "done", summary
+    if cancelled:
+        return Cancelled(message=CANCELLED)
     if summary.unaccounted:
         raise IngestFailed(
             f"{summary.unaccounted} of {summary.sources} sources are not in the table: {'; '.join(summary.errors)}",
@@ -127,18 +148,6 @@ async def ingest(
     return summary
 
 
-class _Story:
-    """Says a line to the flow run's log and to whoever looks at the board."""
-
-    def __init__(self, board: Board) -> None:
-        self._board = board
-        self._logger = get_run_logger()
-
-    def __call__(self, line: str) -> None:
-        self._logger.info(line)
-        self._board.tell(line)
-
-
 def _plan(
     table: RecordTable,
     source: str,
@@ -147,68 +156,19 @@ def _plan(
     *,
     retry: Retry,
     limit: int | None,
+    settle_s: float,
     problems: list[str],
 ) -> IngestPlan:
+    sources = list_sources(source, prepared.definition.patterns, problems=problems)
     return plan_ingest(
         table,
-        list_sources(source, prepared.definition.patterns, problems=problems),
+        settled(sources, settle_s) if settle_s > 0 else sources,
         flow=prepared.definition.name,
         semantic_fingerprint=prepared.fingerprint,
         microbatch_size=size,
         retry=retry,
         limit=limit,
     )
-
-
-def _tell_work(say: _Story, work: IngestPlan, problems: list[str]) -> None:
-    for problem in problems:
-        say(f"Not readable, left out: {problem}")
-    if not work.microbatches:
-        say(f"{work.listed} sources, all of them in the table already: nothing to run")
-        return
-    say(
-        f"{work.listed} sources, {work.unchanged} in the table already, {work.pending} to ingest in "
-        f"{len(work.microbatches)} microbatches"
-        + (f", {work.adopted} of them left unfinished before" if work.adopted else "")
-    )
-
-
-async def _run_all(
-    work: IngestPlan, table: str, prepared: PreparedFlow, flow: str, concurrency: int, say: _Story
-) -> list[MicrobatchSummary]:
-    """Every manifest as a flow run of its own, no more than ``concurrency`` at once."""
-    turns = asyncio.Semaphore(concurrency)
-
-    async def run(manifest: Manifest) -> MicrobatchSummary:
-        async with turns:
-            part = await _run_one(table, manifest, flow)
-        name = part.microbatch[:10]
-        if part.committed:
-            say(
-                f"Microbatch {name}: {part.present} present, {part.failed} failed, {part.dropped} dropped, "
-                f"{part.children} {prepared.child_noun} in {part.elapsed_s:.1f} s"
-            )
-        else:
-            say(f"Microbatch {name} is not committed: {part.error}")
-        return part
-
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(run(manifest)) for manifest in work.microbatches]
-    return [task.result() for task in tasks]
-
-
-async def _run_one(table: str, manifest: Manifest, flow: str) -> MicrobatchSummary:
-    run: Any = ingest_microbatch
-    try:
-        state: Any = await run(table=table, flow=flow, microbatch=manifest.microbatch_id, return_state=True)
-        result: Any = await state.aresult(raise_on_failure=False)
-    except Exception as error:
-        result = error
-    if isinstance(result, MicrobatchSummary):
-        return result
-    if isinstance(result, MicrobatchFailed):
-        return result.summary
-    return MicrobatchSummary(microbatch=manifest.microbatch_id, sources=len(manifest.sources), error=gist(result))
 
 
 @asynccontextmanager

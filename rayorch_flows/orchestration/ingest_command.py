@@ -46,12 +46,11 @@ def _import_flows() -> None:
 
 
 async def _run(parameters: dict[str, Any], console: Console) -> IngestSummary | BaseException:
-    from rayorch_flows.orchestration.ingest import IngestFailed, ingest
+    from rayorch_flows.orchestration.ingest import ingest
 
     run: Any = ingest
 
     async with displayed(console) as board:
         with showing(board):
             state: Any = await run(**parameters, return_state=True)
-            result: Any = await state.aresult(raise_on_failure=False)
-    return result.summary if isinstance(result, IngestFailed) else result
+            return board.summary or await state.aresult(raise_on_failure=False)

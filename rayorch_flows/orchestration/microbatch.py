@@ -3,41 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
 import time
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
+from uuid import UUID
 
-import cloudpickle
-from prefect import flow, get_run_logger
+from prefect import State, flow, get_run_logger
 from prefect.artifacts import acreate_markdown_artifact
 from prefect.context import FlowRunContext
 from prefect.runtime import flow_run as current_flow_run
-from prefect_ray.context import remote_options
-from prefect_ray.task_runners import PrefectRayFuture
+from prefect.states import Cancelled
 
 from rayorch_flows.errors import ExecutionError, InfrastructureError
 from rayorch_flows.orchestration import cluster, events
-from rayorch_flows.orchestration.engine_task import EngineRequest, EngineResult, part_of, run_in_engine
-from rayorch_flows.orchestration.prepared import PreparedFlow, prepare
+from rayorch_flows.orchestration.engine_run import StopAsked, run_in_engine_host
+from rayorch_flows.orchestration.prepared import prepare
 from rayorch_flows.orchestration.problems import gist
-from rayorch_flows.orchestration.progress import Part, current_board
+from rayorch_flows.orchestration.progress import current_board, finished_part
 from rayorch_flows.orchestration.report import microbatch_report
-from rayorch_flows.orchestration.settings import home
-from rayorch_flows.orchestration.summary import CallSummary, MicrobatchSummary
+from rayorch_flows.orchestration.running import inside_its_parent, stoppable
+from rayorch_flows.orchestration.summary import MicrobatchSummary
 from rayorch_flows.orchestration.task_runner import SharedRayTaskRunner
-from rayorch_flows.orchestration.unit import Unit, open_unit
-from rayorch_flows.program.outcomes import Cause, CauseKind
-from rayorch_flows.runtime import host
-
-if TYPE_CHECKING:
-    from rayorch_flows.runtime.host import HostClient, MicrobatchSpec
+from rayorch_flows.orchestration.unit import leave_summary, open_unit
+from rayorch_flows.program.outcomes import Cause
 
 RETRIES: Final = 2
-WATCH_S: Final = 0.4
-CANCEL_S: Final = 8.0
+CANCELLED: Final = "cancelled: what is finished is staged, the next ingest goes on from there"
 
 
 class MicrobatchFailed(ExecutionError):
@@ -49,6 +39,10 @@ class MicrobatchFailed(ExecutionError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return MicrobatchFailed, (self.message, self.summary)
+
+
+class MicrobatchCancelled(MicrobatchFailed):
+    """Somebody cancelled the flow run."""
 
 
 def _run_name() -> str:
@@ -68,7 +62,7 @@ def _run_name() -> str:
     task_runner=cast("Any", SharedRayTaskRunner()),
     persist_result=False,
 )
-async def ingest_microbatch(table: str, flow: str, microbatch: str) -> MicrobatchSummary:
+async def ingest_microbatch(table: str, flow: str, microbatch: str) -> MicrobatchSummary | State[Any]:
     """Run one microbatch through the lineage engine and commit its rows to the record table.
 
     Args:
@@ -81,16 +75,18 @@ async def ingest_microbatch(table: str, flow: str, microbatch: str) -> Microbatc
     attempt, last = _attempt()
     prepared = prepare(flow)
     unit = await asyncio.to_thread(open_unit, table, prepared, microbatch)
+    run_id: str | None = current_flow_run.id
     summary = MicrobatchSummary(
         microbatch=microbatch,
-        flow_run_id=str(current_flow_run.id or ""),
+        flow_run_id=run_id or "",
         sources=unit.total,
         staged=unit.staged,
         attempts=attempt,
     )
     error: Exception | None = None
     try:
-        aborted = await _engine(unit, prepared, summary, logger)
+        with stoppable(UUID(run_id) if run_id else None) as asked:
+            aborted = await run_in_engine_host(unit, prepared, summary, logger, asked)
         if not last:
             _ask_for_retry(aborted, await asyncio.to_thread(unit.retryable))
         await asyncio.to_thread(unit.commit, summary, summary.flow_run_id, attempt, aborted)
@@ -106,6 +102,10 @@ async def ingest_microbatch(table: str, flow: str, microbatch: str) -> Microbatc
         )
         if aborted is not None:
             error = MicrobatchFailed(f"aborted: {aborted.message}", summary)
+    except StopAsked:
+        error = MicrobatchCancelled(
+            "cancelled: what is finished is staged, the next ingest goes on from there", summary
+        )
     except Exception as raised:
         if not last:
             raise
@@ -114,6 +114,10 @@ async def ingest_microbatch(table: str, flow: str, microbatch: str) -> Microbatc
     summary.elapsed_s = round(time.monotonic() - began, 3)
     summary.error = "" if error is None else str(error)
     await _publish(summary, table)
+    if not inside_its_parent():
+        await asyncio.to_thread(leave_summary, unit.table, summary)
+    if isinstance(error, MicrobatchCancelled):
+        return Cancelled(message=error.message)
     if error is not None:
         raise error
     return summary
@@ -137,97 +141,13 @@ def _ask_for_retry(aborted: Cause | None, retryable: int) -> None:
         raise InfrastructureError(f"{retryable} sources failed for a reason that may pass; trying them again")
 
 
-async def _engine(unit: Unit, prepared: PreparedFlow, summary: MicrobatchSummary, logger: Any) -> Cause | None:
-    """Run what is not staged yet; return the cause if the engine aborted the microbatch."""
-    board = current_board()
-    if board is not None:
-        board.update(unit.microbatch, Part(unit.total, done=unit.staged))
-    if not unit.rows:
-        logger.info("All %s sources are staged already", unit.total)
-        return None
-    spec = unit.spec()
-    request = EngineRequest(
-        prepared.plan, cluster.NAMESPACE, spec, cluster.worker_environment(), prepared.child_noun, unit.staged
-    )
-    with remote_options(num_cpus=0, max_retries=0):
-        future: PrefectRayFuture[EngineResult] = run_in_engine.submit(cloudpickle.dumps(request))  # pyright: ignore[reportAssignmentType]
-    try:
-        async with _watching(prepared, spec, unit.staged):
-            result = await _result(future)
-    except asyncio.CancelledError:
-        await _cancel(prepared, spec, future, logger)
-        raise
-    summary.calls = [CallSummary.of(call) for call in result.calls]
-    summary.engine_s = round(result.engine_s, 3)
-    if result.state == "cancelled":
-        raise InfrastructureError("somebody else cancelled the microbatch in the engine", next_step="run it again")
-    return None if result.state == "done" else result.error or Cause(CauseKind.FUNCTION_ERROR, "the engine aborted")
-
-
-async def _result(future: PrefectRayFuture[EngineResult]) -> EngineResult:
-    """Wait for the task without blocking the loop, so that a cancellation arrives at once."""
-    try:
-        state: Any = await asyncio.wrap_future(future.wrapped_future.future())
-    except Exception as error:
-        raise InfrastructureError(f"the engine task was lost: {gist(error)}") from error
-    return await state.aresult()
-
-
-@asynccontextmanager
-async def _watching(prepared: PreparedFlow, spec: MicrobatchSpec, staged: int) -> AsyncGenerator[None]:
-    """Keep the board of this process, if somebody displays one, up to date from the engine host."""
-    board = current_board()
-    if board is None:
-        yield
-        return
-
-    async def watch() -> None:
-        client = await asyncio.to_thread(_client, prepared)
-        while True:
-            await asyncio.sleep(WATCH_S)
-            with contextlib.suppress(Exception):
-                state = await asyncio.to_thread(client.poll, spec.id, timeout_s=0.0)
-                board.update(spec.id, part_of(state, staged))
-
-    watcher = asyncio.create_task(watch())
-    try:
-        yield
-    finally:
-        watcher.cancel()
-        with contextlib.suppress(asyncio.CancelledError, Exception):
-            await watcher
-
-
-async def _cancel(
-    prepared: PreparedFlow, spec: MicrobatchSpec, future: PrefectRayFuture[EngineResult], logger: logging.Logger
-) -> None:
-    """Tell the engine, and wait a little for the task to see it and end."""
-    logger.info("Cancelling in the engine")
-    with contextlib.suppress(Exception):
-        await asyncio.to_thread(lambda: _client(prepared).cancel(spec.id))
-        await asyncio.wait_for(asyncio.wrap_future(future.wrapped_future.future()), CANCEL_S)
-
-
-def _client(prepared: PreparedFlow) -> HostClient:
-    return host.connect(prepared.plan, namespace=cluster.NAMESPACE, runtime_env=cluster.worker_environment())
-
-
 async def _publish(summary: MicrobatchSummary, table: str) -> None:
+    info = cluster.current()
     await acreate_markdown_artifact(
-        microbatch_report(summary, table, cluster.connect(home()).dashboard_url),
+        microbatch_report(summary, table, "" if info is None else info.dashboard_url),
         description=f"{summary.present} present, {summary.failed} failed, {summary.dropped} dropped",
     )
     events.microbatch_ended(summary, table)
     board = current_board()
     if board is not None:
-        board.update(
-            summary.microbatch,
-            Part(
-                summary.sources,
-                done=summary.sources if summary.committed else 0,
-                failed=summary.failed,
-                children=summary.children,
-                children_failed=summary.children_failed,
-                finished=True,
-            ),
-        )
+        board.update(summary.microbatch, finished_part(summary))

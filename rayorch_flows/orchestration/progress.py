@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
+from rayorch_flows.orchestration.summary import IngestSummary, MicrobatchSummary
+
 
 @dataclass(slots=True)
 class Part:
@@ -23,7 +25,7 @@ class Part:
 
 @dataclass(slots=True)
 class Board:
-    """The state of one ingest, for whoever displays it. ``tell`` gets the lines of its story."""
+    """The state of one ingest, for whoever displays it. ``tell`` gets the lines of its story, ``summary`` its end."""
 
     tell: Callable[[str], None]
     child_noun: str = "children"
@@ -32,6 +34,7 @@ class Board:
     stage: str = "starting"
     began: float | None = None
     parts: dict[str, Part] = field(default_factory=dict[str, Part])
+    summary: IngestSummary | None = None
 
     def begin(self, child_noun: str, sources: int, unchanged: int) -> None:
         self.child_noun, self.sources, self.unchanged = child_noun, sources, unchanged
@@ -51,6 +54,18 @@ class Board:
             total.children += part.children
             total.children_failed += part.children_failed
         return total
+
+
+def finished_part(summary: MicrobatchSummary) -> Part:
+    """A microbatch that is over, on the board."""
+    return Part(
+        summary.sources,
+        done=summary.sources if summary.committed else 0,
+        failed=summary.failed,
+        children=summary.children,
+        children_failed=summary.children_failed,
+        finished=True,
+    )
 
 
 _board: ContextVar[Board | None] = ContextVar("rayorch_flows_board", default=None)

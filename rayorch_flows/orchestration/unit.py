@@ -86,6 +86,26 @@ def open_unit(table: str, prepared: PreparedFlow, microbatch: str) -> Unit:
     return Unit(record_table, manifest, staged.missing(manifest))
 
 
+def leave_summary(table: RecordTable, summary: MicrobatchSummary) -> None:
+    """Keep the summary beside the table, for a parent that runs in another process."""
+    table.storage().write(_summary_path(summary.microbatch), summary.model_dump_json().encode())
+
+
+def take_summary(table: RecordTable, microbatch: str) -> MicrobatchSummary | None:
+    """The summary that the flow run has left, which is then gone; None if it has left none."""
+    path = _summary_path(microbatch)
+    storage = table.storage()
+    data = storage.read(path)
+    if data is None:
+        return None
+    storage.delete(path)
+    return MicrobatchSummary.model_validate_json(data)
+
+
+def _summary_path(microbatch: str) -> str:
+    return f"summaries/{microbatch}.json"
+
+
 def count_rows(rows: ArrowTable, summary: MicrobatchSummary) -> None:
     """Outcomes, children and failures of committed rows."""
     outcomes = Counter(cast("list[str]", rows["outcome"].to_pylist()))

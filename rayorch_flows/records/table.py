@@ -27,7 +27,7 @@ from rayorch_flows.records.manifest import Manifest, ManifestStore
 from rayorch_flows.records.schema import canonical, table_schema
 from rayorch_flows.records.source import SourceItem
 from rayorch_flows.records.staging import StagingArea, StagingSink
-from rayorch_flows.records.storage import PRIVATE_FOLDER, plain_message, remote_options, table_location
+from rayorch_flows.records.storage import PRIVATE_FOLDER, TableStorage, plain_message, remote_options, table_location
 from rayorch_flows.redaction import as_cause
 from rayorch_flows.uris import local_path
 
@@ -134,6 +134,10 @@ class RecordTable:
     def staging(self, semantic_fingerprint: str) -> StagingArea:
         """What running microbatches have staged beside this table."""
         return StagingArea(self.uri, semantic_fingerprint, self.record_schema, self._options)
+
+    def storage(self) -> TableStorage:
+        """Small files of other kinds beside this table."""
+        return TableStorage(self.uri, self._options)
 
     def sink(self, manifest: Manifest) -> StagingSink:
         """The sink through which the engine host stages the outcomes of this microbatch."""

@@ -1,0 +1,73 @@
+"""The microbatches of an ingest, each a flow run: in this process, or as runs of a deployment."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from rayorch_flows.orchestration.deployed import run_deployed
+from rayorch_flows.orchestration.microbatch import CANCELLED, MicrobatchFailed, ingest_microbatch
+from rayorch_flows.orchestration.problems import gist
+from rayorch_flows.orchestration.progress import Board, finished_part
+from rayorch_flows.orchestration.running import Family, watched
+from rayorch_flows.orchestration.story import Story
+from rayorch_flows.orchestration.summary import MicrobatchSummary
+from rayorch_flows.records.manifest import Manifest
+from rayorch_flows.records.table import RecordTable
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """How the microbatches of one ingest are run. Without a ``deployment`` they run in this process."""
+
+    table: RecordTable
+    flow: str
+    concurrency: int
+    deployment: str | None
+    story: Story
+    board: Board
+
+    async def run(self, manifests: list[Manifest], parent: UUID) -> tuple[list[MicrobatchSummary], bool]:
+        """Run them all, no more than ``concurrency`` at once; also say whether somebody cancelled the ingest."""
+        turns = asyncio.Semaphore(self.concurrency)
+        async with watched(parent) as family:
+
+            async def run(manifest: Manifest) -> MicrobatchSummary:
+                async with turns:
+                    part = await self._one(manifest, family)
+                self.story.microbatch(part)
+                return part
+
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(run(manifest)) for manifest in manifests]
+            return [task.result() for task in tasks], family.stopping
+
+    async def _one(self, manifest: Manifest, family: Family) -> MicrobatchSummary:
+        if family.stopping:
+            return _without_result(manifest, CANCELLED)
+        try:
+            if self.deployment is None:
+                return await self._here(manifest)
+            part = await run_deployed(self.deployment, self.table, manifest, self.flow)
+        except Exception as error:
+            return _without_result(manifest, gist(error))
+        self.board.update(part.microbatch, finished_part(part))
+        return part
+
+    async def _here(self, manifest: Manifest) -> MicrobatchSummary:
+        run: Any = ingest_microbatch
+        state: Any = await run(
+            table=self.table.uri, flow=self.flow, microbatch=manifest.microbatch_id, return_state=True
+        )
+        if state.is_cancelled():
+            return _without_result(manifest, CANCELLED)
+        result: Any = await state.aresult(raise_on_failure=False)
+        if isinstance(result, MicrobatchFailed):
+            return result.summary
+        return result if isinstance(result, MicrobatchSummary) else _without_result(manifest, gist(result))
+
+
+def _without_result(manifest: Manifest, error: str) -> MicrobatchSummary:
+    return MicrobatchSummary(microbatch=manifest.microbatch_id, sources=len(manifest.sources), error=error)
