@@ -7,43 +7,32 @@ up the actors. Payloads pass by as bytes or references and are never unpickled h
 
 from __future__ import annotations
 
-import functools
 import logging
 import math
 import os
-import pickle
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
+from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from rayorch_flows.errors import ExecutionError, InfrastructureError, RayorchFlowsError
-from rayorch_flows.lineage.machine import CallCounts, Machine
+from rayorch_flows.lineage.machine import CallCounts
 from rayorch_flows.lineage.protocol import (
     AttemptFailure,
-    BatchReport,
-    Block,
     BlocksReleased,
-    DispatchBatch,
     MicrobatchAborted,
     MicrobatchDone,
-    OutputReport,
-    RowFailure,
     SourceTerminal,
 )
-from rayorch_flows.program.outcomes import Cause, CauseKind
+from rayorch_flows.program.outcomes import Cause
 from rayorch_flows.program.plan import Plan
-from rayorch_flows.runtime.blocks import BlockTable, SlotPolicy
 from rayorch_flows.runtime.contract import ContractError
-from rayorch_flows.runtime.faults import abort_error, is_lost_payload, segments_reading, who_died
-from rayorch_flows.runtime.metrics import CallMetrics, RunTally
-from rayorch_flows.runtime.pool import Flight, Pool, Replica
+from rayorch_flows.runtime.faults import abort_error
 from rayorch_flows.runtime.results import Delivery
+from rayorch_flows.runtime.submission import Active, End, EndState, Submission
 from rayorch_flows.runtime.telemetry import Telemetry
-from rayorch_flows.runtime.wire import OK, Piece, Raised, module_calls, pack_request
+from rayorch_flows.runtime.traffic import Traffic
 
 _log = logging.getLogger(__name__)
 
@@ -54,67 +43,6 @@ MAX_FAILURES: Final = 3
 """Turns of the loop that may fail one after the other before the engine takes no more work."""
 _TICK_S: Final = 0.25
 _TURN: Final = 64
-
-
-class EndState(StrEnum):
-    """How a microbatch ended."""
-
-    DONE = "done"
-    ABORTED = "aborted"
-    CANCELLED = "cancelled"
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """The end of a microbatch, after its last delivery."""
-
-    microbatch: str
-    state: EndState
-    error: RayorchFlowsError | None
-    cause: Cause | None
-    grains: int
-    elapsed_s: float
-
-
-class Listener(Protocol):
-    """Hears about one microbatch, on the engine's thread: it must not block."""
-
-    def deliver(self, delivery: Delivery) -> None: ...
-
-    def ended(self, end: End) -> None: ...
-
-
-@dataclass(slots=True, eq=False)
-class Submission:
-    """A microbatch for the engine: source columns, the original index of each row, and who hears about it.
-
-    ``snapshot`` holds fresh metrics of every Call, a few times a second, if ``watched``; results say what became of
-    the ``children`` of a source item only where somebody wants to know.
-    """
-
-    id: str
-    columns: tuple[Sequence[Any], ...]
-    indices: list[int]
-    listener: Listener
-    tally: RunTally
-    attempt: int = 1
-    watched: bool = False
-    children: bool = True
-    snapshot: tuple[CallMetrics, ...] = ()
-
-
-@dataclass(slots=True, eq=False)
-class _Active:
-    """A microbatch in the machine. ``rows`` are the positions in the submission of the attempt's rows."""
-
-    submission: Submission
-    attempt: int
-    rows: list[int]
-    started: float
-    open: set[int] = field(default_factory=set[int])
-    restarts: int = 0
-    grains: int = 0
-    raised: Raised | None = None
 
 
 class Engine:
@@ -129,18 +57,17 @@ class Engine:
         validate: bool | None = None,
     ) -> None:
         self.plan = plan
-        self._machine = Machine(plan)
-        self._blocks = BlockTable()
         self._messages: SimpleQueue[tuple[Callable[..., None], Any, Any]] = SimpleQueue()
-        calls = [module_calls(plan, module) for module in plan.modules]
-        self._slots = {call.id: SlotPolicy(call.streams) for module in calls for call in module}
-        self._pools = [
-            Pool(module, calls[module.id], self._post, placement_timeout_s=placement_timeout_s)
-            for module in plan.modules
-        ]
-        self._timed = [pool for pool in self._pools if pool.deadline_s is not None]
-        self._active: dict[str, _Active] = {}
+        self._active: dict[str, Active] = {}
         self._telemetry = Telemetry(plan)
+        self._traffic = Traffic(
+            plan,
+            self._active,
+            self._post,
+            placement_timeout_s=placement_timeout_s,
+            telemetry=self._telemetry,
+            restart=self._restart,
+        )
         self._idle_s = idle_s
         self._validate = bool(os.environ.get("RAYORCH_FLOWS_VALIDATE")) if validate is None else validate
         self._draining = False
@@ -186,7 +113,7 @@ class Engine:
         """Every pool's actors as this moment shows them: module, pid, node, whether ready, batches in flight."""
         return [
             {"module": pool.module.name, "pid": r.pid, "node": r.node, "ready": r.ready, "in_flight": len(r.flights)}
-            for pool in self._pools
+            for pool in self._traffic.pools
             for r in pool.everyone()
         ]
 
@@ -211,10 +138,7 @@ class Engine:
     def _start_over(self, error: Exception) -> None:
         """A defect: everything that was active ends with it, and the next microbatch finds an engine without state."""
         self._end_all(_defect(error))
-        for pool in self._pools:
-            pool.stop()  # its batches belong to the machine that failed
-        self._machine = Machine(self.plan)
-        self._blocks = BlockTable()
+        self._traffic.start_over()
 
     def _refuse(self, error: Exception) -> None:
         """A defect that does not go away: answer every microbatch with it until the engine is closed."""
@@ -232,18 +156,19 @@ class Engine:
         if now >= self._next_tick:
             self._next_tick = now + _TICK_S
             self._tick(now)
-        if self._timed:
-            self._check_deadlines(now)
+        if self._traffic.timed:
+            self._traffic.check_deadlines(now)
         self._apply()
-        self._dispatch()
-        self._apply()
+        if self._active:
+            self._traffic.dispatch()
+            self._apply()
         if self._validate:
-            self._machine.validate()
+            self._traffic.machine.validate()
 
     def _next_messages(self) -> list[tuple[Callable[..., None], Any, Any]]:
         now = time.monotonic()
         wake = self._next_tick
-        for pool in self._timed:
+        for pool in self._traffic.timed:
             deadline = pool.next_deadline()
             if deadline is not None and deadline < wake:
                 wake = deadline
@@ -259,12 +184,12 @@ class Engine:
 
     def _apply(self) -> None:
         """Carry out what the machine asks for, until it asks for nothing."""
-        machine = self._machine
+        machine = self._traffic.machine
         while instructions := machine.instructions():
             for instruction in instructions:
                 match instruction:
                     case BlocksReleased(blocks):
-                        self._blocks.release(blocks)
+                        self._traffic.blocks.release(blocks)
                     case SourceTerminal(microbatch, rows):
                         self._deliver(self._active[microbatch], rows)
                     case MicrobatchDone(microbatch):
@@ -274,156 +199,18 @@ class Engine:
                         error = abort_error(self.plan, cause, active.raised)
                         self._end(active, EndState.ABORTED, error, cause)
 
-    def _dispatch(self) -> None:
-        """Fill up the actors: the idle ones first, then those that can queue another batch."""
-        if not self._active:
-            return
-        machine = self._machine
-        for pool in self._pools:
-            module = pool.module.id
-            if not pool.live or not machine.ready(module):
-                continue
-            workers = len(pool.live)
-            for depth in range(pool.max_in_flight):
-                dry = False
-                for replica in pool.live[:]:
-                    if len(replica.flights) != depth or replica.gone:
-                        continue
-                    batch = machine.reserve(module, idle=not depth, workers=workers)
-                    if batch is None:
-                        dry = True
-                        break
-                    self._send(replica, batch)
-                if dry:
-                    break
-
-    def _send(self, replica: Replica, batch: DispatchBatch) -> None:
-        needed: dict[int, None] = {}
-        for column in batch.columns:
-            needed.update(dict.fromkeys(column.blocks))
-        get = self._blocks.get
-        blocks: list[tuple[int, bytes | None]] = []
-        objects: list[Any] = []
-        read: list[tuple[int, Any]] = []
-        for block in needed:
-            if block < 0:
-                continue
-            payload = get(block)
-            if type(payload) is bytes:
-                blocks.append((block, payload))
-            else:
-                blocks.append((block, None))
-                objects.append(payload)
-                read.append((block, payload))
-        slots = self._slots[batch.call].slots()
-        flight = Flight(batch, replica, read)
-        done = functools.partial(self._post, self._on_reply, flight)
-        try:
-            replica.send(flight, pack_request(batch, blocks, slots), objects, slots, done)
-        except Exception as error:
-            replica.flights.append(flight)
-            self._post(self._on_reply, flight, error)
-
-    # Replies of actors
-
-    def _on_reply(self, flight: Flight, value: Any) -> None:
-        if type(value) is not bytes:
-            self._broken(flight, value)
-            return
-        if not flight.replica.finish(flight):
-            return
-        reply = pickle.loads(value)
-        batch = flight.batch
-        self._tally(batch, reply[-2], reply[-1])
-        if reply[0] == OK:
-            self._machine.commit(batch.id, self._report(flight, reply[1], reply[2]))
-            return
-        raised: Raised = reply[1]
-        for segment in batch.segments:
-            if active := self._active.get(segment.microbatch):
-                active.raised = raised
-        cause = Cause(raised.kind, raised.message, self.plan.calls[batch.call].name)
-        self._machine.fail(batch.id, AttemptFailure.EXCEPTION, cause)
-
-    def _report(self, flight: Flight, failures: list[Any], outputs: list[Any]) -> BatchReport:
-        call, objects = flight.batch.call, flight.objects
-        total = 0
-        reports: list[OutputReport] = []
-        for values, elements, lengths, mask, element_mask in outputs:
-            total += sum(piece[1] for piece in values) + sum(piece[1] for piece in elements)
-            reports.append(
-                OutputReport(self._store(values, objects), self._store(elements, objects), lengths, mask, element_mask)
-            )
-        self._slots[call].seen(total)
-        rows: tuple[RowFailure, ...] = ()
-        if failures:
-            name = self.plan.calls[call].name
-            rows = tuple(
-                RowFailure(f.row, Cause(f.kind, f.message, name, retryable=f.retryable), f.group) for f in failures
-            )
-        return BatchReport(rows, tuple(reports))
-
-    def _store(self, pieces: list[Piece], objects: Sequence[Any]) -> tuple[Block, ...]:
-        add = self._blocks.add
-        return tuple([add(objects[held] if isinstance(held, int) else held, rows, size) for rows, size, held in pieces])
-
-    def _tally(self, batch: DispatchBatch, started: float, ended: float) -> None:
-        self._telemetry.batch(batch.call, batch.size, ended - started)
-        if len(batch.segments) == 1:
-            if active := self._active.get(batch.segments[0].microbatch):
-                active.submission.tally.calls[batch.call].batch(batch.size, 1.0, started, ended)
-            return
-        seen: dict[int, tuple[RunTally, int]] = {}
-        for segment in batch.segments:
-            if active := self._active.get(segment.microbatch):
-                tally = active.submission.tally
-                _, grains = seen.get(id(tally), (tally, 0))
-                seen[id(tally)] = (tally, grains + len(segment.grains))
-        for tally, grains in seen.values():
-            tally.calls[batch.call].batch(batch.size, grains / batch.size, started, ended)
-
-    def _broken(self, flight: Flight, error: Any) -> None:
-        """An answer that is no reply: the actor died, a payload is lost, or Ray could not carry the call."""
-        replica, batch = flight.replica, flight.batch
-        name = self.plan.calls[batch.call].name
-        if who_died(error):
-            if not replica.gone and flight in replica.flights:
-                place = f"process {replica.pid} on {replica.node}"
-                self._lose(replica, AttemptFailure.WORKER_DIED, f"its worker died ({place}): {who_died(error)}")
-        elif replica.finish(flight):
-            flight.look_at_errors()
-            if is_lost_payload(error):
-                self._restart_readers(flight)
-            else:
-                cause = Cause(CauseKind.WORKER_CRASH, f"Ray could not run it: {error}"[:4000], name, retryable=True)
-                self._machine.fail(batch.id, AttemptFailure.WORKER_DIED, cause)
-
-    def _lose(self, replica: Replica, why: AttemptFailure, message: str) -> None:
-        """A replica goes: blame the batch that it was executing, take back those behind it, start a successor."""
-        for position, flight in enumerate(replica.pool.lose(replica)):
-            name = self.plan.calls[flight.batch.call].name
-            kind = CauseKind.TIMEOUT if why is AttemptFailure.DEADLINE else CauseKind.WORKER_CRASH
-            cause = Cause(kind, message, name, retryable=True)
-            self._machine.fail(flight.batch.id, AttemptFailure.NOT_STARTED if position else why, cause)
-
-    def _check_deadlines(self, now: float) -> None:
-        for pool in self._timed:
-            for replica in pool.overdue(now):
-                message = f"a dispatch batch exceeded its deadline of {pool.deadline_s:g} s and its actor was killed"
-                self._lose(replica, AttemptFailure.DEADLINE, message)
-
     # Microbatches
 
     def _on_submit(self, submission: Submission, _: None) -> None:
-        active = _Active(submission, submission.attempt, list(range(len(submission.indices))), time.monotonic())
+        active = Active(submission, submission.attempt, list(range(len(submission.indices))), time.monotonic())
         self._admit(active)
 
     def _on_redo(self, submission: Submission, positions: list[int]) -> None:
-        active = _Active(submission, submission.attempt + 1, positions, time.monotonic())
+        active = Active(submission, submission.attempt + 1, positions, time.monotonic())
         submission.attempt += 1
         self._admit(active)
 
-    def _admit(self, active: _Active) -> None:
+    def _admit(self, active: Active) -> None:
         submission = active.submission
         if submission.id in self._active:
             error = ExecutionError(f"microbatch {submission.id} is already active", next_step="cancel it first")
@@ -435,30 +222,30 @@ class Engine:
             active.open = set(range(len(active.rows)))
             whole = len(active.rows) == len(submission.indices)
             chosen = [c if whole else [c[row] for row in active.rows] for c in submission.columns]
-            columns = self._blocks.store_sources(self.plan, chosen)
-            self._machine.admit(submission.id, active.attempt, len(active.rows), columns)
+            columns = self._traffic.blocks.store_sources(self.plan, chosen)
+            self._traffic.machine.admit(submission.id, active.attempt, len(active.rows), columns)
         except (ContractError, RayorchFlowsError) as error:
             known = error if isinstance(error, RayorchFlowsError) else ExecutionError(str(error))
             self._end(active, EndState.ABORTED, known)
 
     def _on_warm(self, _: None, __: None) -> None:
         self._last_active = time.monotonic()
-        for pool in self._pools:
+        for pool in self._traffic.pools:
             if pool.failure is not None or not pool.started:
                 pool.start()
 
     def _on_cancel(self, microbatch: str, _: None) -> None:
         if active := self._active.get(microbatch):
-            self._machine.cancel(microbatch)
+            self._traffic.machine.cancel(microbatch)
             self._end(active, EndState.CANCELLED)
 
     def _on_pause(self, microbatch: str, paused: bool) -> None:
         if microbatch in self._active:
-            self._machine.pause(microbatch, paused=paused)
+            self._traffic.machine.pause(microbatch, paused=paused)
 
-    def _deliver(self, active: _Active, rows: list[int]) -> None:
+    def _deliver(self, active: Active, rows: list[int]) -> None:
         submission = active.submission
-        machine = self._machine
+        machine = self._traffic.machine
         results = [machine.result(submission.id, row, children=submission.children) for row in rows]
         active.open.difference_update(rows)
         self._telemetry.delivered(results)
@@ -470,14 +257,14 @@ class Engine:
         if not active.open:
             self._take_counts(active)
         indices = [submission.indices[active.rows[row]] for row in rows]
-        submission.listener.deliver(Delivery(submission.id, indices, results, self._blocks.subset(needed)))
+        submission.listener.deliver(Delivery(submission.id, indices, results, self._traffic.blocks.subset(needed)))
         for row in rows:
             machine.taken(submission.id, row)
 
     def _counts(self, microbatch: str) -> list[CallCounts]:
-        return [self._machine.counts(microbatch, call.id) for call in self.plan.calls]
+        return [self._traffic.machine.counts(microbatch, call.id) for call in self.plan.calls]
 
-    def _take_counts(self, active: _Active) -> None:
+    def _take_counts(self, active: Active) -> None:
         counts = self._counts(active.submission.id)
         active.grains += sum(count.sealed for count in counts)
         tally = active.submission.tally
@@ -486,7 +273,7 @@ class Engine:
             active.submission.snapshot = tally.metrics()
 
     def _end(
-        self, active: _Active, state: EndState, error: RayorchFlowsError | None = None, cause: Cause | None = None
+        self, active: Active, state: EndState, error: RayorchFlowsError | None = None, cause: Cause | None = None
     ) -> None:
         submission = active.submission
         del self._active[submission.id]
@@ -498,25 +285,12 @@ class Engine:
     def _end_all(self, error: RayorchFlowsError | None) -> None:
         state = EndState.CANCELLED if error is None else EndState.ABORTED
         for active in list(self._active.values()):
-            self._machine.cancel(active.submission.id)
+            self._traffic.machine.cancel(active.submission.id)
             self._end(active, state, error)
 
-    def _restart_readers(self, flight: Flight) -> None:
-        """A payload that the flight reads is lost: its other Grains go back, the microbatches that need it restart."""
-        batch = flight.batch
-        name = self.plan.calls[batch.call].name
-        readers = segments_reading(batch, [block for block, _ in flight.blocks])
-        self._machine.fail(
-            batch.id, AttemptFailure.NOT_STARTED, Cause(CauseKind.WORKER_CRASH, "a payload was lost", name)
-        )
-        for segment in readers:
-            active = self._active.get(segment.microbatch)
-            if active is not None and active.attempt == segment.attempt:
-                self._restart(active)
-
-    def _restart(self, active: _Active) -> None:
+    def _restart(self, active: Active) -> None:
         submission = active.submission
-        self._machine.cancel(submission.id)
+        self._traffic.machine.cancel(submission.id)
         if active.restarts >= MAX_RESTARTS:
             error = InfrastructureError(
                 f"microbatch {submission.id} lost payloads to dead nodes in {MAX_RESTARTS + 1} attempts",
@@ -528,7 +302,7 @@ class Engine:
         submission.attempt += 1
         rows = [active.rows[row] for row in sorted(active.open)]
         self._admit(
-            _Active(
+            Active(
                 submission, submission.attempt, rows, active.started, restarts=active.restarts + 1, grains=active.grains
             )
         )
@@ -536,11 +310,11 @@ class Engine:
     # From time to time
 
     def _tick(self, now: float) -> None:
-        for pool in self._pools:
+        for pool in self._traffic.pools:
             for replica in pool.dead():
                 if replica.flights:
                     continue  # its calls come back with the error, in order
-                self._lose(replica, AttemptFailure.WORKER_DIED, "its worker died")
+                self._traffic.lose(replica, AttemptFailure.WORKER_DIED, "its worker died")
             pool.check_placement(now)
             if pool.failure is not None and self._active:
                 self._end_all(pool.failure)
@@ -553,9 +327,9 @@ class Engine:
             if self._draining:
                 self._give_back()
         elif self._draining or (self._idle_s is not None and now - self._last_active > self._idle_s):
-            for pool in self._pools:
-                pool.stop()
-        self._telemetry.publish(now, self._machine, self._pools, len(self._active))
+            for pool in self._traffic.pools:
+                self._traffic.stop(pool)
+        self._telemetry.publish(now, self._traffic.machine, self._traffic.pools, len(self._active))
 
     def _on_drain(self, _: None, __: None) -> None:
         self._draining = True
@@ -568,18 +342,18 @@ class Engine:
             for call, counts in zip(self.plan.calls, self._counts(microbatch), strict=True)
             if counts.waiting or counts.ready or counts.in_flight
         }
-        upstream = self._machine.index.upstream
-        for pool in self._pools:
+        upstream = self._traffic.machine.index.upstream
+        for pool in self._traffic.pools:
             calls = [call.id for call in self.plan.calls if call.module == pool.module.id]
             if pool.started and not any(call in busy or upstream[call] & busy for call in calls):
-                pool.stop()
+                self._traffic.stop(pool)
 
     def _on_close(self, _: None, __: None) -> None:
         self._closing = True
         self._end_all(None)
-        for pool in self._pools:
+        for pool in self._traffic.pools:
             pool.stop()
-        self._telemetry.publish(math.inf, self._machine, self._pools, 0)
+        self._telemetry.publish(math.inf, self._traffic.machine, self._traffic.pools, 0)
 
 
 def _defect(error: Exception) -> InfrastructureError:

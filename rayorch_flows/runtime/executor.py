@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from rayorch_flows.errors import ExecutionError, InfrastructureError
 from rayorch_flows.program.plan import Plan
-from rayorch_flows.runtime.engine import MAX_RESTARTS, End, EndState, Engine, Submission
+from rayorch_flows.runtime.engine import MAX_RESTARTS, Engine
 from rayorch_flows.runtime.faults import is_lost_payload
 from rayorch_flows.runtime.metrics import RunTally
 from rayorch_flows.runtime.results import (
@@ -23,6 +23,7 @@ from rayorch_flows.runtime.results import (
     read_delivery,
 )
 from rayorch_flows.runtime.session import RaySession
+from rayorch_flows.runtime.submission import End, EndState, Submission
 
 if TYPE_CHECKING:
     from rayorch_flows.program.pipeline import Pipeline

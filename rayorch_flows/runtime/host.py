@@ -21,8 +21,9 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 from rayorch_flows.errors import InfrastructureError
 from rayorch_flows.program.outcomes import Cause, ItemOutcome
 from rayorch_flows.program.plan import Plan
-from rayorch_flows.runtime.engine import MAX_RESTARTS, PLACEMENT_TIMEOUT_S, Engine, Submission
+from rayorch_flows.runtime.engine import MAX_RESTARTS, PLACEMENT_TIMEOUT_S, Engine
 from rayorch_flows.runtime.metrics import CallMetrics, RunTally
+from rayorch_flows.runtime.submission import Submission
 from rayorch_flows.runtime.writer import Sink, Writer
 
 NAME_PREFIX: Final = "rayorch-flows-"

@@ -13,9 +13,9 @@ from typing import Final, Protocol
 from rayorch_flows.errors import Fault, RayorchFlowsError
 from rayorch_flows.program.outcomes import Cause, CauseKind, ItemOutcome
 from rayorch_flows.program.plan import Plan
-from rayorch_flows.runtime.engine import End, EndState
 from rayorch_flows.runtime.faults import is_lost_payload
 from rayorch_flows.runtime.results import Delivery, SourceOutcome, read_delivery
+from rayorch_flows.runtime.submission import End, EndState
 
 _log = logging.getLogger(__name__)
 

@@ -176,7 +176,7 @@ def test_large_arrays_go_through_the_object_store() -> None:
             assert sizes == [[1_000_000 + page + 1 for page in range(n)] for n in docs]
             assert [len(group) for group in images] == docs
             assert images[2][11].max() == images[2][11].min() == 12
-        blocks = executor._engine._blocks  # pyright: ignore[reportPrivateUsage]
+        blocks = executor._engine._traffic.blocks  # pyright: ignore[reportPrivateUsage]
         assert len(blocks) == 0
     images[0][0][0] = 9  # a copy of ours, alive and writable after the actors have gone
     assert images[0][0].sum() == 1_000_000 - 1 + 9

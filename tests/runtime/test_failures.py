@@ -26,6 +26,7 @@ from rayorch_flows import (
 )
 from rayorch_flows.runtime import engine as engine_module
 from rayorch_flows.runtime.engine import Engine
+from rayorch_flows.runtime.traffic import Traffic
 from tests.runtime.functions import CPU, BadInit, DiesInInit, Documents, Flat, Poison, Slow
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
@@ -200,3 +201,12 @@ def test_lost_payloads_restart_the_microbatches_that_read_them() -> None:
     with Executor(pipeline) as executor:
         docs = [5, 3, 0, 4]
         assert executor.run(docs, input_batch_size=2, max_active_input_batches=2).outputs == [15, 6, 0, 10]
+
+
+def test_a_defect_of_the_engine_is_answered_and_the_executor_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Executor(Flat(RayModule(Slow).ray_options(**CPU))) as executor:
+        assert executor.run([1]).outputs == [2]
+        monkeypatch.setattr(Traffic, "dispatch", lambda self: 1 / 0)
+        for _ in range(4):
+            with pytest.raises(InfrastructureError, match="the engine failed: ZeroDivisionError"):
+                executor.run([1])
