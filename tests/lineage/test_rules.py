@@ -13,6 +13,7 @@ from rayorch_flows.program.plan import Options, Plan
 from tests.lineage.scripted import FAIL, GROUP, LIST, MASK, Script, call, meaning, program, run, step
 from tests.properties.driver import Driver
 from tests.properties.programs import Broadcast, Expand, Filter, Op, Reader, Reduce, Settle, Source
+from tests.reference import GrainKey
 
 HOLE = Hole(CauseKind.CORRUPT, "broken")
 
@@ -162,7 +163,7 @@ def test_a_dropped_group_drops_its_expansion_and_the_reduce() -> None:
 
 
 @pytest.mark.parametrize("failing", [{(0, (0,)): FAIL}, {(1, (0,)): FAIL}])
-def test_a_failed_or_suppressed_group_suppresses_the_reduce(failing: dict) -> None:
+def test_a_failed_or_suppressed_group_suppresses_the_reduce(failing: dict[GrainKey, object]) -> None:
     plan = program(Source(), call(0, 0), call(1, 1, roles=LIST), Expand((2,)), Reduce((3,)), outputs=[4])
     assert meaning(Script(plan, failing)) == [("suppressed",)]
 

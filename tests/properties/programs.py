@@ -7,7 +7,7 @@ choice, so that shrinking the bytes shrinks the program.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal, TypeVar, cast
+from typing import Any, Final, Literal, TypeVar, cast
 
 from rayorch_flows.program.plan import (
     NO_ID,
@@ -154,7 +154,7 @@ class _Lowering:
 
     def port(self, kind: PortKind, domain: int, inputs: tuple[int, ...], **fields: int) -> int:
         id = len(self.ports)
-        values = {"call": NO_ID, "index": NO_ID, "holder": id, "depth": 0} | fields
+        values: dict[str, Any] = {"call": NO_ID, "index": NO_ID, "holder": id, "depth": 0} | fields
         self.ports.append(
             PortPlan(id, kind, domain, f"p{id}", inputs, as_value=False, as_group=NO_ID, as_mask=False, **values)
         )
