@@ -1,7 +1,7 @@
 """The real machine under a virtual clock: millions of pages on thousands of simulated GPUs, one driver.
 
-Everything that the driver does for a batch is charged to the virtual clock: the CPU time that the machine takes,
-measured as it runs, and the CPU time of a Ray call, measured first. GPUs take one second a batch of 64, whatever its size.
+What the driver does for a batch is charged to the virtual clock: the CPU time that the machine takes, measured as it
+runs, and the CPU time of a Ray call, measured first. GPUs take one second a batch of 64, whatever its size.
 """
 
 from __future__ import annotations

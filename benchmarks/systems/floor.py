@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import time
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from importlib import import_module
 from itertools import islice
 from typing import Any, cast
 
 import ray
 
 from benchmarks import functions, workloads
+from benchmarks import vlm as model
 from benchmarks.harness import Measured
 from benchmarks.systems.local_ray import local_ray
 
@@ -108,3 +113,46 @@ def call_cost_s(calls: int = 2_000) -> float:
         start = time.process_time()
         _drive([(pool, [batch] * calls)])
         return (time.process_time() - start) / calls
+
+
+def pdf(uris: list[str], *, actors: int, **_: Any) -> Measured:
+    """A process pool, one document a task, the largest first, as one would write it by hand."""
+    by_size = sorted(uris, key=os.path.getsize, reverse=True)
+    with ProcessPoolExecutor(actors, multiprocessing.get_context("spawn"), initializer=_make_document) as pool:
+        list(pool.map(_one_document, by_size[-actors:]))
+        began = time.time()
+        records = dict(zip(by_size, pool.map(_one_document, by_size), strict=True))
+        wall_s = time.time() - began
+    return Measured(began, wall_s, [records[uri] for uri in uris], len(uris))
+
+
+def vlm(documents: workloads.Documents, *, actors: int, **_: Any) -> Measured:
+    """A process pool over documents: batches hold pages of one document."""
+    with ProcessPoolExecutor(actors, multiprocessing.get_context("spawn"), initializer=_make_model) as pool:
+        list(pool.map(_one_captioned, [(functions.WARM_UP, model.BATCH)] * actors))
+        order = sorted(enumerate(documents.pages), key=lambda root: -root[1])
+        began = time.time()
+        answers = dict(zip((index for index, _ in order), pool.map(_one_captioned, order), strict=True))
+        wall_s = time.time() - began
+    return Measured(began, wall_s, [answers[index] for index in range(len(documents.pages))])
+
+
+_worker: dict[str, Any] = {}
+
+
+def _make_document() -> None:
+    _worker["document"] = import_module("benchmarks.stages_pdf").Document()
+
+
+def _one_document(uri: str) -> Any:
+    return _worker["document"].run(uri)
+
+
+def _make_model() -> None:
+    _worker["model"] = model.Vlm()
+
+
+def _one_captioned(root: tuple[int, int]) -> list[list[int]]:
+    document, count = root
+    pages = [(document, ordinal) for ordinal in range(count)]
+    return [tokens for batch in _chunks(pages, model.BATCH) for tokens in _worker["model"].run(batch)]

@@ -3,6 +3,7 @@ results are brought together by document with pandas in the driver, the fastest 
 
 from __future__ import annotations
 
+import pickle
 import time
 from importlib import import_module
 from typing import Any
@@ -148,5 +149,82 @@ def staged(documents: workloads.Documents, costs: Any, *, folder: str, **_: Any)
             document, values = int(record["document"]), [int(value) for value in record["values"]]
             writer.write(document, values)
             outputs[document] = values
+        wall_s = time.time() - began
+    return Measured(began, wall_s, outputs)
+
+
+def pdf(uris: list[str], *, actors: int, **_: Any) -> Measured:
+    """Documents to page rows, everything of a page in one actor stage so that no picture is moved, group, assemble."""
+    stages: Any = import_module("benchmarks.stages_pdf")
+
+    class Open:
+        def __init__(self) -> None:
+            self.stage = stages.OpenPdf()
+
+        def __call__(self, row: Batch) -> list[Batch]:
+            (refs,), (info,) = self.stage.run([row["uri"]])
+            if isinstance(refs, stages.Lost):
+                return []
+            about = pickle.dumps(info)
+            return [{"uri": ref.uri, "ordinal": ref.index, "ref": pickle.dumps(ref), "info": about} for ref in refs]
+
+    class Read:
+        def __init__(self) -> None:
+            self.stage = stages.Pages()
+
+        def __call__(self, batch: Batch) -> Batch:
+            pages = self.stage.run([pickle.loads(ref) for ref in batch["ref"]])
+            kept = {name: batch[name] for name in ("uri", "ordinal", "info")}
+            return kept | {"page": np.array([pickle.dumps(page) for page in pages], dtype=object)}
+
+    def assemble(group: Any) -> Any:
+        group = group.sort_values("ordinal")
+        pages = [pickle.loads(page) for page in group["page"]]
+        record = stages.whole(stages.AssembleMarkdown(), pickle.loads(group["info"].iloc[0]), pages)
+        return import_module("pandas").DataFrame({"uri": [group["uri"].iloc[0]], "record": [pickle.dumps(record)]})
+
+    with local_ray(cpus=actors + 4):
+        data = _data()
+        source = data.from_items([{"uri": uri} for uri in uris], override_num_blocks=len(uris)).materialize()
+
+        def run(dataset: Any) -> dict[str, Any]:
+            records = (
+                dataset.flat_map(Open, compute=_pool(data, 1), num_cpus=0.5)
+                .map_batches(Read, batch_size=4, compute=_pool(data, actors), num_cpus=0.5)
+                .groupby("uri", num_partitions=2)
+                .map_groups(assemble, batch_format="pandas", num_cpus=0.5)
+            )
+            return {row["uri"]: pickle.loads(row["record"]) for row in records.iter_rows()}
+
+        began = time.time()
+        records = run(source)
+        wall_s = time.time() - began
+    return Measured(began, wall_s, [records.get(uri) for uri in uris])
+
+
+def vlm(documents: workloads.Documents, *, actors: int, **_: Any) -> Measured:
+    """The vision-language model over page rows, brought back to documents in the driver."""
+    model: Any = import_module("benchmarks.vlm")
+
+    class Caption:
+        def __init__(self) -> None:
+            self.model = model.Vlm()
+            self.model.run([(functions.WARM_UP, ordinal) for ordinal in range(model.BATCH)])
+
+        def __call__(self, batch: Batch) -> Batch:
+            pages = list(zip(batch["document"].tolist(), batch["ordinal"].tolist(), strict=True))
+            return batch | {"value": np.array(self.model.run(pages))}
+
+    with local_ray(cpus=actors + 2):
+        data = _data()
+        rows = [
+            {"document": index, "ordinal": ordinal}
+            for index, count in enumerate(documents.pages)
+            for ordinal in range(count)
+        ]
+        source = data.from_items(rows, override_num_blocks=-(-len(rows) // model.BATCH)).materialize()
+        began = time.time()
+        table = source.map_batches(Caption, batch_size=model.BATCH, compute=_pool(data, actors), num_cpus=1).to_pandas()
+        outputs = [[list(map(int, tokens)) for tokens in values] for values in regroup(documents, table)]
         wall_s = time.time() - began
     return Measured(began, wall_s, outputs)
