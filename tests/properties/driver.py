@@ -228,10 +228,16 @@ class Driver:
     def reserve(self, actor: tuple[int, int]) -> None:
         module = self.plan.modules[actor[0]]
         self.machine.draining = self.r.chance(50)
+        if self.r.chance(10):
+            self.machine.learn(self.r.below(len(self.plan.calls)), float(self.r.below(9)))
         idle = not self.actors[actor]
-        batch = self.machine.reserve(module.id, idle=idle, workers=module.options.replicas)
+        resting = sum(not flying for (of, _), flying in self.actors.items() if of == module.id)
+        batch = self.machine.reserve(module.id, idle=resting if idle else 0, workers=module.options.replicas)
         require(not self.settle_event(quiet=True), "a reservation asked for something")
         if batch is None:
+            paused = any(m.paused and m.state == "running" for m in self.microbatches.values())
+            held = idle and not paused and not module.options.max_ready_bytes and self.machine.ready(module.id)
+            require(not held, "an idle actor got none of", held, "ready Grains")
             self.dry.add(module.id)
             return
         self.check_batch(batch, module.id, idle)
