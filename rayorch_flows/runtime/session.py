@@ -43,6 +43,7 @@ class RaySession:
             if _users == 0 and _ours:
                 _ours = False
                 ray.shutdown()
+                _show_ray_messages(True)
 
 
 def _connect(address: str | None, kwargs: dict[str, Any]) -> None:
@@ -52,6 +53,7 @@ def _connect(address: str | None, kwargs: dict[str, Any]) -> None:
     kwargs.setdefault("log_to_driver", False)
     if target == "local":
         kwargs.setdefault("include_dashboard", False)
+    _show_ray_messages(bool(kwargs["log_to_driver"]))
     try:
         ray.init(address=target, **kwargs)
     except (ConnectionError, ValueError, RuntimeError) as error:
@@ -59,3 +61,12 @@ def _connect(address: str | None, kwargs: dict[str, Any]) -> None:
             f"no Ray at {target!r}: {error}",
             next_step="start a cluster there, or leave the address out to run on this machine alone",
         ) from error
+
+
+def _show_ray_messages(shown: bool) -> None:
+    """Whether Ray prints the raylet's messages (a paragraph for each dead worker) whatever ``log_to_driver`` says.
+    The engine logs a line for each actor that it loses."""
+    try:
+        ray._private.worker._worker_logs_enabled = shown  # pyright: ignore
+    except AttributeError:
+        pass

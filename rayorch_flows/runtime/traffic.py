@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -25,6 +26,8 @@ from rayorch_flows.runtime.pool import Flight, Pool, Post, Replica
 from rayorch_flows.runtime.submission import Active
 from rayorch_flows.runtime.telemetry import Telemetry
 from rayorch_flows.runtime.wire import OK, Piece, Raised, module_calls, pack_request
+
+_log = logging.getLogger(__name__)
 
 
 class Traffic:
@@ -192,6 +195,7 @@ class Traffic:
 
     def lose(self, replica: Replica, why: AttemptFailure, message: str) -> None:
         """A replica goes: blame the batch that it was executing, take back those behind it, start a successor."""
+        _log.warning("an actor of %s is lost: %s", replica.pool.module.name, message)
         for position, flight in enumerate(replica.pool.lose(replica)):
             name = self._plan.calls[flight.batch.call].name
             kind = CauseKind.TIMEOUT if why is AttemptFailure.DEADLINE else CauseKind.WORKER_CRASH
