@@ -22,7 +22,6 @@ def test_a_dead_actor_does_not_fail_single_grains_of_several_microbatches() -> N
     driver = Driver(plan, Reader(b""), microbatches=[(1, script) for script in scripts])
     for m in driver.microbatches.values():
         driver.admit(m)
-    driver.machine.draining = False
     driver.reserve((0, 0))
     assert len(driver.actors[0, 0][0].grains) == 3
     driver.answer((0, 0), AttemptFailure.WORKER_DIED)
@@ -39,7 +38,6 @@ def test_a_grain_whose_companion_was_caught_by_a_barrier_has_not_stood_alone() -
     script = Script(plan, {(0, (0,)): 3, (0, (1,)): 1, (1, (0, 0)): GROUP})
     driver = Driver(plan, Reader(b""), microbatches=[(2, script)])
     driver.admit(driver.microbatches["mb0"])
-    driver.machine.draining = False
     step(driver, ("reserve", 0), ("complete", 0))
     first, second = reserved(driver, 0), reserved(driver, 1)
     assert (first, second) == ([(0, 0), (0, 1)], [(0, 2), (1, 0)])
@@ -63,7 +61,6 @@ def test_a_report_for_two_microbatches_whose_first_part_lets_go_of_a_shared_bloc
     driver = Driver(plan, Reader(b""), microbatches=[(1, script) for script in scripts])
     for m in driver.microbatches.values():
         driver.admit(m)
-    driver.machine.draining = False
     driver.reserve((0, 0))
     assert len(driver.actors[0, 0][0].grains) == 2
     driver.run()
@@ -74,7 +71,6 @@ def test_grains_that_leave_again_count_against_their_window() -> None:
     driver = pages_of(
         3, 1, batch_size=2, slow_start=1, max_in_flight=3, replicas=2, recovery=RecoveryPolicy.isolate_tail()
     )
-    driver.machine.draining = False
     assert reserved(driver) == [(0, 0), (1, 0)]
     driver.answer((1, 0), AttemptFailure.DEADLINE)
     assert reserved(driver) == [(0, 0), (1, 0)]

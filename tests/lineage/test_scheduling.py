@@ -38,7 +38,6 @@ def reserved(driver: Driver, actor: int = 0) -> list[tuple[int, ...]]:
 
 def test_elastic_batches_take_the_front_of_the_queue_across_parents() -> None:
     driver = pages_of(2, 1, 3, batch_size=4, slow_start=0)
-    driver.machine.draining = False
     assert reserved(driver) == [(0, 0), (0, 1), (1, 0), (2, 0)]
 
 
@@ -68,12 +67,11 @@ def test_a_window_grows_by_one_with_every_commit() -> None:
 
 def failing(mode: str, **options: Any) -> Driver:
     policy = getattr(RecoveryPolicy, mode)(**options)
-    return pages_of(6, batch_size=2, slow_start=0, recovery=policy, max_in_flight=1, replicas=2)
+    return pages_of(6, batch_size=2, slow_start=0, recovery=policy, max_in_flight=1)
 
 
 def test_retry_batch_comes_next_and_alone() -> None:
     driver = failing("retry_batch")
-    driver.machine.draining = False
     assert reserved(driver) == [(0, 0), (0, 1)]
     driver.answer((1, 0), AttemptFailure.EXCEPTION)
     assert reserved(driver) == [(0, 0), (0, 1)]
@@ -81,7 +79,6 @@ def test_retry_batch_comes_next_and_alone() -> None:
 
 def test_retry_tail_comes_after_the_other_ready_work() -> None:
     driver = failing("retry_tail")
-    driver.machine.draining = False
     first = reserved(driver)
     driver.answer((1, 0), AttemptFailure.EXCEPTION)
     order: list[list[tuple[int, ...]]] = []
@@ -130,7 +127,6 @@ def test_a_grain_that_keeps_killing_its_actor_is_failed_under_every_policy() -> 
 
 def test_only_the_running_batch_is_blamed_for_a_dead_actor() -> None:
     driver = pages_of(4, batch_size=2, slow_start=0, recovery=RecoveryPolicy.abort(infra_retries=0), max_in_flight=2)
-    driver.machine.draining = False
     assert [reserved(driver), reserved(driver)] == [[(0, 0), (0, 1)], [(0, 2), (0, 3)]]
     driver.answer((1, 0), AttemptFailure.WORKER_DIED)
     batches = [reserved(driver), reserved(driver), reserved(driver)]
@@ -143,7 +139,6 @@ def two_microbatches(options: Options) -> Driver:
     driver = Driver(plan, Reader(b""), microbatches=[(3, script) for script in scripts])
     for m in driver.microbatches.values():
         driver.admit(m)
-    driver.machine.draining = False
     driver.reserve((0, 0))
     return driver
 

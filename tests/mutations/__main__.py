@@ -35,7 +35,7 @@ def stale(mutants: tuple[Mutant, ...]) -> list[str]:
 
 def plant(mutant: Mutant | None, where: Path) -> None:
     """A copy of the package and its tests, with the mutant in it."""
-    for part in ("rayorch_flows", "tests"):
+    for part in ("rayorch_flows", "tests", "docs"):
         shutil.copytree(ROOT / part, where / part, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", where)
     if mutant is not None:

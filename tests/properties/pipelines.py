@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import time
+from dataclasses import replace
 from typing import Any
 
 from rayorch_flows.program.plan import OutputShape
@@ -15,19 +17,23 @@ LENGTHS = (1, 2, 0, 3, 2, 1, 4, 0)
 class Symbolic:
     """A Function whose results, failures, lists and masks follow from its arguments alone."""
 
-    def __init__(self, library: str = "rayorch_flows", seed: int = 0, record: int = 0, group: int = 0) -> None:
+    def __init__(
+        self, library: str = "rayorch_flows", seed: int = 0, record: int = 0, group: int = 0, delay_s: float = 0.0
+    ) -> None:
         self.library = importlib.import_module(library)
         self.seed = seed
         self.record = record
         self.group = group
+        self.delay_s = delay_s
 
     def run(self, *columns: list[Any], call: int, roles: tuple[str, ...], stage: int = 0) -> Any:
+        time.sleep(self.delay_s)
         rows = [self.row(args, call, roles, stage) for args in zip(*columns, strict=True)]
         if len(roles) == 1:
             return [row[0] for row in rows]
         return tuple([row[i] for row in rows] for i in range(len(roles)))
 
-    def row(self, args: tuple[Any, ...], call: int, roles: tuple[str, ...], stage: int) -> tuple[Any, ...]:
+    def row(self, args: tuple[Any, ...], call: int, roles: tuple[str, ...], stage: int = 0) -> tuple[Any, ...]:
         digest = hashlib.md5(repr((self.seed, call, stage, args)).encode()).hexdigest()
         odds = int(digest[:4], 16)
         if odds % 256 < self.record:
@@ -51,7 +57,9 @@ def odd(value: str) -> bool:
     return hashlib.md5(value.encode()).digest()[0] % 3 > 0
 
 
-def pipeline(spec: Spec, library: str = "rayorch_flows", options: bool = True, **pre_init: Any) -> Any:
+def pipeline(
+    spec: Spec, library: str = "rayorch_flows", options: bool = True, infra_retries: int | None = None, **pre_init: Any
+) -> Any:
     """The Pipeline of a spec; ``options=False`` leaves the modules' physical options to the library."""
     lib: Any = importlib.import_module(library)
     n_sources = sum(isinstance(op, Source) for op in spec.ops)
@@ -63,8 +71,10 @@ def pipeline(spec: Spec, library: str = "rayorch_flows", options: bool = True, *
             made = lib.RayModule(Symbolic).pre_init(library, **pre_init)
             if options:
                 o = module.options
+                recovery = o.recovery if infra_retries is None else replace(o.recovery, infra_retries=infra_retries)
                 made = made.ray_options(
-                    replicas=o.replicas, batch_size=o.batch_size, batching=o.batching.value, recovery=o.recovery,
+                    replicas=o.replicas, batch_size=o.batch_size, batching=o.batching.value, recovery=recovery,
+                    num_cpus=0,
                     slow_start=o.slow_start or False, max_in_flight=o.max_in_flight, max_ready_bytes=o.max_ready_bytes,
                 )  # fmt: skip
             else:

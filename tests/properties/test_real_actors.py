@@ -1,0 +1,119 @@
+"""Random programs with real actors on a local Ray, some killed at random, against the reference."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import threading
+import warnings
+from typing import Any
+
+import pytest
+
+from rayorch_flows import Executor, OutputIssue, Plan
+from rayorch_flows.program.outcomes import ItemOutcome, RecordFailure
+from rayorch_flows.program.plan import ROOT
+from tests.properties.pipelines import LENGTHS, Symbolic, odd, pipeline
+from tests.properties.programs import Call, Expand, Reader, Reduce, Source, Spec, generate
+from tests.reference import Fact, Path, Reference
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+PROGRAMS = int(os.environ.get("RAYORCH_FLOWS_RAY_PROGRAMS", "6"))
+ROWS = 9
+
+
+class Arguments:
+    """The oracle of a Function whose outcome follows from its arguments."""
+
+    def __init__(self, plan: Plan, function: Symbolic, columns: list[list[Any]]) -> None:
+        self.plan = plan
+        self.function = function
+        self.columns = columns
+
+    def source(self, column: int, row: int) -> Any:
+        return self.columns[column][row]
+
+    def grain(self, call: int, path: Path, args: tuple[Any, ...]) -> Any:
+        returned = self.function.row(args, **dict(self.plan.calls[call].kwargs))
+        failures = [value for value in returned if isinstance(value, RecordFailure)]
+        return failures[0] if failures else returned
+
+
+def programs(count: int) -> list[Spec]:
+    """Programs that expand and reduce, not too many actors."""
+    found: list[Spec] = []
+    seed = 5000
+    while len(found) < count:
+        seed += 1
+        spec = generate(Reader(random.Random(seed).randbytes(160)))
+        kinds = [type(op) for op in spec.ops]
+        if 3 <= kinds.count(Call) <= 6 and Expand in kinds and Reduce in kinds:
+            found.append(spec)
+    return found
+
+
+def columns(spec: Spec) -> list[list[Any]]:
+    made: list[list[Any]] = []
+    for op in spec.ops:
+        if isinstance(op, Source):
+            names = [f"s{len(made)}/{row}" for row in range(ROWS)]
+            lists = [[f"{name}/{i}" for i in range(LENGTHS[row % 8])] for row, name in enumerate(names)]
+            flags = [[odd(name) for name in part] for part in lists]
+            made.append({"value": names, "list": lists, "flags": flags, "mask": [odd(n) for n in names]}[op.role])
+    return made
+
+
+def shown(fact: Fact) -> Any:
+    """What ``SourceOutcome.outputs`` holds for a fact."""
+    if fact.outcome is ItemOutcome.PRESENT:
+        return fact.value
+    return OutputIssue(fact.outcome, fact.cause.message if fact.cause else None)
+
+
+@pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.parametrize("kills", [0, 4])
+@pytest.mark.parametrize("which", range(PROGRAMS))
+def test_real_actors_end_with_the_facts_of_the_reference(which: int, kills: int) -> None:
+    spec = programs(PROGRAMS)[which]
+    given: dict[str, Any] = {"seed": which, "record": 12}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = pipeline(spec, infra_retries=kills + 1, delay_s=0.02 if kills else 0.0, **given)
+        plan = program.compile()
+    inputs = columns(spec)
+    reference = Reference(plan, Arguments(plan, Symbolic(**given), inputs))
+    stop = threading.Event()
+    with Executor(plan) as executor:
+        killer = threading.Thread(target=kill_actors, args=(executor, kills, stop))
+        killer.start()
+        try:
+            outcomes = list(executor.stream(*inputs, input_batch_size=4, max_active_input_batches=2))
+        finally:
+            stop.set()
+            killer.join()
+    assert sorted(outcome.index for outcome in outcomes) == list(range(ROWS))
+    for outcome in outcomes:
+        row = outcome.index
+        expected: list[Any] = []
+        for port, fact in zip(plan.outputs, reference.outputs(row), strict=True):
+            child = plan.ports[port].domain != ROOT
+            expected.append([shown(item) for item in fact.value] if child else shown(fact))
+        assert list(outcome.outputs) == expected, f"{spec}\nsource item {row}"
+        found = [(child.domain, child.ordinals, child.outcome, child.cause) for child in outcome.children]
+        assert [child[:3] for child in found] == [
+            (plan.domains[domain].name, path[1:], fact.outcome) for domain, path, fact in reference.descendants(row)
+        ]
+
+
+def kill_actors(executor: Executor, kills: int, stop: threading.Event) -> None:
+    """SIGKILL to an actor now and then, whatever it is doing."""
+    rng = random.Random(kills)
+    while kills and not stop.wait(rng.uniform(0.1, 0.4)):
+        actors = [a for a in executor._engine.actors() if a["ready"]]  # pyright: ignore[reportPrivateUsage]
+        if actors:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(rng.choice(actors)["pid"], signal.SIGKILL)
+            kills -= 1
