@@ -150,6 +150,62 @@ def failures(
     return OK
 
 
+@app.command
+def engines(
+    *,
+    drain: str | None = None,
+    stop: str | None = None,
+    as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
+) -> int:
+    """List the engine hosts of the cluster: their actors, and the microbatches that use them.
+
+    Parameters
+    ----------
+    drain
+        Let this host finish what it has, take nothing new, and end.
+    stop
+        End this host at once; what is staged is kept.
+    as_json
+        Print one JSON object a line.
+    """
+    from rayorch_flows.orchestration import cluster
+    from rayorch_flows.orchestration import engines as hosts
+
+    try:
+        hosts.connect_to_running()
+        if drain is not None:
+            hosts.drain(drain)
+        if stop is not None:
+            hosts.stop(stop)
+        views = hosts.hosts()
+    finally:
+        cluster.disconnect()
+    if as_json:
+        for view in views:
+            print(view.model_dump_json())
+    else:
+        print(hosts.hosts_text(views))
+    return OK
+
+
+@app.command
+def notify(uri: str, /, *more: str) -> int:
+    """Say that sources have arrived: the event rayorch.source.arrived, which wakes the sensor.
+
+    Parameters
+    ----------
+    uri
+        What has arrived.
+    more
+        More of it.
+    """
+    from rayorch_flows.orchestration.notify import notify as send
+
+    api_url = send([uri, *more])
+    print(f"{1 + len(more)} x rayorch.source.arrived sent to {api_url}")
+    return OK
+
+
 @blocks.command
 def register() -> int:
     """Register the Block types with the Prefect server, so that its UI offers them."""

@@ -72,6 +72,8 @@ class Connection:
             self._forget_session()
             self._info.set_exception(error)
             return
+        if self._session is not None:
+            _write_session(self._session, json.loads(self._session.read_text()) | {"address": info.address})
         self._info.set_result(info)
         self._end.wait()
         import ray
@@ -84,7 +86,7 @@ class Connection:
         _set_environment(self._home)
         directory = Path(tempfile.mkdtemp(prefix="rayorch-"))
         self._session = self._home.ray_sessions / f"{os.getpid()}.json"
-        self._session.write_text(json.dumps(asdict(ProcessId.current()) | {"directory": str(directory)}))
+        _write_session(self._session, asdict(ProcessId.current()) | {"directory": str(directory)})
         return self._init(
             address="local",
             object_store_memory=_OBJECT_STORE_BYTES,
@@ -184,6 +186,25 @@ def clean_sessions(home: Home) -> None:
             for process in _processes_of(directory):
                 processes.stop(process, grace_s=2.0)
             _remove_session(record)
+
+
+def embedded_address(home: Home) -> str | None:
+    """Where the embedded cluster of a command that runs now listens, ready to be connected to."""
+    for record in home.ray_sessions.glob("*.json"):
+        try:
+            raw = json.loads(record.read_text())
+            if ProcessId(raw["pid"], raw["started"]).alive() and raw.get("address"):
+                _set_environment(home)
+                return str(raw["address"])
+        except (OSError, ValueError, KeyError):
+            continue
+    return None
+
+
+def _write_session(record: Path, contents: dict[str, Any]) -> None:
+    temporary = record.with_suffix(".new")
+    temporary.write_text(json.dumps(contents))
+    os.replace(temporary, record)
 
 
 def _remove_session(record: Path) -> None:

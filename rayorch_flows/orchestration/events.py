@@ -42,7 +42,7 @@ def corpus_completed(summary: IngestSummary) -> None:
     """``rayorch.corpus.completed``, and the materialization of the table as an asset when rows were added."""
     payload = summary.model_dump(mode="json", exclude={"calls", "failures"})
     emit_event(CORPUS_COMPLETED, resource=table_resource(summary.table), payload=payload)
-    if summary.present + summary.failed + summary.dropped:
+    if summary.done:
         emit_event(
             ASSET_MATERIALIZED,
             resource={

@@ -23,6 +23,7 @@ from prefect.states import Cancelled
 from rayorch_flows.errors import ExecutionError
 from rayorch_flows.orchestration import cluster, events, progress
 from rayorch_flows.orchestration.batches import Batches
+from rayorch_flows.orchestration.engines import drain_predecessors
 from rayorch_flows.orchestration.microbatch import CANCELLED
 from rayorch_flows.orchestration.prepared import PreparedFlow, prepare
 from rayorch_flows.orchestration.problems import check_numbers
@@ -122,6 +123,9 @@ async def ingest(
             info = await asyncio.to_thread(cluster.connect, home())
             cluster.restore_sigterm()
             story.say(f"Ray at {info.address}" + (" (embedded)" if info.embedded else ""))
+            plan = prepared.plan
+            for old in await asyncio.to_thread(drain_predecessors, plan.name, plan.physical_fingerprint):
+                story.say(f"Draining {old}, which ran this pipeline in an earlier form")
         board.stage = "ingesting"
         batches = Batches(record_table, flow, concurrency, deployment, story, board)
         with showing(board):

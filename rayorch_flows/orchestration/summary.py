@@ -132,6 +132,11 @@ class IngestSummary(BaseModel):
     ui: str = ""
 
     @property
+    def done(self) -> int:
+        """How many sources this run put into the table."""
+        return self.present + self.failed + self.dropped
+
+    @property
     def over_budget(self) -> bool:
         return self.max_failed is not None and self.failed > self.max_failed
 

@@ -8,12 +8,11 @@ from rayorch_flows.orchestration.summary import CallSummary, IngestSummary
 
 def summary_text(summary: IngestSummary, child_noun: str) -> str:
     """What a person wants to know when an ingest has ended, the table and the way to its failures last."""
-    done = summary.present + summary.failed + summary.dropped
     if summary.sources == summary.unchanged:
         lines = [f"Nothing to do: all {summary.sources} sources are in the table already, no Function was run."]
     else:
         lines = [
-            f"Ingested {done} of {summary.sources - summary.unchanged} sources in "
+            f"Ingested {summary.done} of {summary.sources - summary.unchanged} sources in "
             f"{progress.duration(summary.elapsed_s)}: {summary.present} present, {summary.failed} failed, "
             f"{summary.dropped} dropped" + (f" ({summary.unchanged} unchanged)" if summary.unchanged else "")
         ]

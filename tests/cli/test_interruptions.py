@@ -36,7 +36,7 @@ def test_a_killed_command_run_again_gives_the_same_table_and_redoes_no_finished_
     assert running.send(signal.SIGKILL).status == -signal.SIGKILL
     committed = {stem for stem, _, _ in outcomes(table)}
     assert 4 <= len(committed) < 12, "killed too early or too late for this test"
-    again = lab.ingest(source, table, "--microbatch-size", "4")
+    again = lab.ingest(source, table, "--microbatch-size", "4", **SLOW)
     assert again.status == 0, again.output
     assert "left unfinished before" in again.output
     assert again.summary["unchanged"] == len(committed)
@@ -60,7 +60,7 @@ def test_an_interrupted_command_leaves_nothing_running(
     table = lab.directory / "table"
     running = lab.start_ingest(source, table, "--microbatch-size", "4", "--concurrency", "1", **SLOW)
     running.wait_for("Ray at")
-    assert processes.wait_until(lambda: bool(lab.notes("read")), 60)
+    assert processes.wait_until(lambda: bool(lab.notes("read")), 200)
     finished = running.send(number)
     assert finished.status == status, finished.output
     assert f"{word}: what is finished is kept" in finished.output
@@ -68,7 +68,7 @@ def test_an_interrupted_command_leaves_nothing_running(
     assert processes.wait_until(lambda: not lab.leftovers(), 10, 0.5), lab.leftovers()
     assert server.read_state(lab.home) is None
     assert not list(lab.home.ray_sessions.glob("*"))
-    again = lab.ingest(source, table)
+    again = lab.ingest(source, table, **SLOW)
     assert again.status == 0, again.output
     assert len(outcomes(table)) == 8
 

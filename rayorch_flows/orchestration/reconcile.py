@@ -1,0 +1,193 @@
+"""The reconciler: finds what a killed process left standing in the Prefect server and in the engine, and ends it.
+
+A process that is SIGKILLed cannot say so: its flow run and its task run stay "Running" for ever. Flow runs send
+heartbeats; one that has been silent for too long is crashed. A crashed run of a deployment is scheduled again, a
+bounded number of times: it finds its manifest and what is staged, and redoes nothing that is finished.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from prefect import flow, get_client, get_run_logger
+from prefect.client.orchestration import PrefectClient
+from prefect.client.schemas.filters import (
+    FlowFilter,
+    FlowFilterName,
+    FlowRunFilter,
+    FlowRunFilterId,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+    TaskRunFilter,
+    TaskRunFilterState,
+    TaskRunFilterStateType,
+)
+from prefect.client.schemas.objects import FlowRun, StateType, TaskRun
+from prefect.states import AwaitingRetry, Crashed
+from pydantic import BaseModel, Field
+
+from rayorch_flows.orchestration import cluster, engines
+from rayorch_flows.orchestration.settings import given_ray_address, home
+
+FLOWS: Final = ("ingest", "ingest-microbatch", "watch-source")
+RESUBMITTED: Final = ("ingest", "ingest-microbatch")
+_HEARTBEAT: Final = "prefect.flow-run.heartbeat"
+_OPEN: Final = [StateType.RUNNING, StateType.CANCELLING]
+_PAGE: Final = 200
+
+
+class Reconciled(BaseModel):
+    """What the reconciler did, by run id, or microbatch id for ``engine_cancelled``."""
+
+    crashed: list[str] = Field(default_factory=list[str])
+    task_runs: list[str] = Field(default_factory=list[str])
+    resubmitted: list[str] = Field(default_factory=list[str])
+    given_up: list[str] = Field(default_factory=list[str])
+    engine_cancelled: list[str] = Field(default_factory=list[str])
+
+
+@flow(name="reconcile", persist_result=False)
+async def reconcile(silent_s: float = 450.0, resubmissions: int = 3, horizon_h: float = 24.0) -> Reconciled:
+    """Crash silent runs, finish their task runs, cancel engine work that nobody waits for, run what crashed again.
+
+    Args:
+        silent_s: A running flow run without a heartbeat for so many seconds is taken for dead. Flow runs send one
+            every 180 s, or as PREFECT_FLOWS_HEARTBEAT_FREQUENCY says: keep this well above.
+        resubmissions: How often a crashed run of a deployment is scheduled again.
+        horizon_h: Look at runs that were made within the last so many hours.
+    """
+    logger = get_run_logger()
+    done = Reconciled()
+    since = datetime.now(UTC) - timedelta(hours=horizon_h)
+    async with get_client() as client:
+        for run in await _runs(client, _OPEN, since):
+            if await _silent(client, run, silent_s):
+                await _crash(client, run, silent_s)
+                done.crashed.append(str(run.id))
+                logger.info("%s is dead: crashed", run.name)
+        crashed = await _runs(client, [StateType.CRASHED], since)
+        done.task_runs = await _finish_task_runs(client, since)
+        for run in crashed:
+            await _resubmit(client, run, resubmissions, done)
+        waited_for = {
+            str(run.parameters.get("microbatch"))
+            for run in await _runs(client, [*_OPEN, StateType.PENDING, StateType.SCHEDULED], since)
+        }
+    if given_ray_address() is not None:
+        done.engine_cancelled = await asyncio.to_thread(_cancel_orphans, waited_for)
+    for name, values in done:
+        if values:
+            logger.info("%s: %s", name.replace("_", " "), ", ".join(values))
+    return done
+
+
+async def _runs(client: PrefectClient, states: list[StateType], since: datetime) -> list[FlowRun]:
+    """Runs of our flows in these states."""
+    found: list[FlowRun] = []
+    while True:
+        page = await client.read_flow_runs(
+            flow_filter=FlowFilter(name=FlowFilterName(any_=list(FLOWS))),
+            flow_run_filter=FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=states))),
+            limit=_PAGE,
+            offset=len(found),
+        )
+        found += page
+        if len(page) < _PAGE:
+            return [run for run in found if run.created is None or run.created >= since]
+
+
+async def _silent(client: PrefectClient, run: FlowRun, silent_s: float) -> bool:
+    """Whether the run has neither begun nor sent a heartbeat for so long."""
+    now = datetime.now(UTC)
+    if run.state is None or (now - run.state.timestamp).total_seconds() < silent_s:
+        return False
+    events = await _last_heartbeats(client, run.id)
+    return not any((now - at).total_seconds() < silent_s for at in events)
+
+
+async def _last_heartbeats(client: PrefectClient, run: UUID) -> list[datetime]:
+    answer = await client.request(
+        "POST",
+        "/events/filter",
+        json={
+            "filter": {
+                "event": {"name": [_HEARTBEAT]},
+                "resource": {"id": [f"prefect.flow-run.{run}"]},
+                "order": "DESC",
+            },
+            "limit": 1,
+        },
+    )
+    found: list[dict[str, Any]] = answer.json()["events"]
+    return [datetime.fromisoformat(event["occurred"]) for event in found]
+
+
+async def _crash(client: PrefectClient, run: FlowRun, silent_s: float) -> None:
+    message = f"No heartbeat for {silent_s:.0f} s: its process is gone."
+    await client.set_flow_run_state(run.id, Crashed(message=message), force=True)
+
+
+async def _finish_task_runs(client: PrefectClient, since: datetime) -> list[str]:
+    """Task runs that still run under a flow run that does not any more."""
+    tasks: list[TaskRun] = await client.read_task_runs(
+        flow_filter=FlowFilter(name=FlowFilterName(any_=list(FLOWS))),
+        task_run_filter=TaskRunFilter(
+            state=TaskRunFilterState(type=TaskRunFilterStateType(any_=[StateType.RUNNING, StateType.PENDING]))
+        ),
+        limit=_PAGE,
+    )
+    owners = {task.flow_run_id for task in tasks if task.flow_run_id is not None}
+    if not owners:
+        return []
+    runs = await client.read_flow_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=list(owners))))
+    over = {run.id for run in runs if run.state is not None and run.state.is_final()}
+    finished: list[str] = []
+    for task in tasks:
+        if task.flow_run_id in over:
+            await client.set_task_run_state(
+                task.id, Crashed(message="Its flow run is over: its process is gone."), force=True
+            )
+            finished.append(str(task.id))
+    return finished
+
+
+async def _resubmit(client: PrefectClient, run: FlowRun, most: int, done: Reconciled) -> None:
+    """Schedule a crashed run of a deployment again, unless its ingest lives and does that itself."""
+    flows = {each.id: each.name for each in await client.read_flows()}
+    if run.deployment_id is None or flows.get(run.flow_id) not in RESUBMITTED:
+        return
+    if run.run_count > most:
+        done.given_up.append(str(run.id))
+        return
+    if run.parent_task_run_id is not None and await _parent_is_alive(client, run.parent_task_run_id):
+        return
+    message = f"Crashed; run {run.run_count + 1} of at most {most + 1}"
+    await client.set_flow_run_state(
+        run.id, AwaitingRetry(scheduled_time=datetime.now(UTC), message=message), force=True
+    )
+    done.resubmitted.append(str(run.id))
+
+
+async def _parent_is_alive(client: PrefectClient, task_run: UUID) -> bool:
+    task = await client.read_task_run(task_run)
+    if task.flow_run_id is None:
+        return False
+    parent = await client.read_flow_run(task.flow_run_id)
+    return parent.state is not None and not parent.state.is_final()
+
+
+def _cancel_orphans(waited_for: set[str]) -> list[str]:
+    """Cancel microbatches in engine hosts for which there is no flow run any more."""
+    import ray
+
+    cluster.connect(home())
+    cancelled: list[str] = []
+    for view in engines.hosts():
+        for microbatch in view.active:
+            if microbatch not in waited_for:
+                ray.get(engines.actor(view.host).cancel.remote(microbatch), timeout=engines.ANSWER_S * 4)
+                cancelled.append(microbatch)
+    return cancelled
