@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from rayorch_flows.lineage.protocol import Column, DispatchBatch
@@ -71,13 +71,22 @@ class OutputSpec:
 
 @dataclass(frozen=True, slots=True)
 class CallSpec:
-    """What a worker has to know about a Call. ``names`` of the arguments: empty where positional."""
+    """What a worker has to know about a Call. ``names`` of the arguments: empty where positional, and those come
+    first. ``plain``: one output, used as a value only."""
 
     id: int
     name: str
     names: tuple[str, ...]
     kwargs: tuple[tuple[str, Any], ...]
     outputs: tuple[OutputSpec, ...]
+    positional: int = field(init=False)
+    plain: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "positional", self.names.count(""))
+        first = self.outputs[0]
+        plain = len(self.outputs) == 1 and first.value and not first.mask and first.group == NO_ID
+        object.__setattr__(self, "plain", plain)
 
     @property
     def streams(self) -> int:

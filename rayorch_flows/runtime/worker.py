@@ -84,9 +84,7 @@ class Worker:
                 opened[block] = open_block(next(remaining) if data is None else data)
             arguments = [decode_column(column, opened, size) for column in columns]
             call = self._calls[call_id]
-            named = {name: column for name, column in zip(call.names, arguments, strict=True) if name}
-            positional = [column for name, column in zip(call.names, arguments, strict=True) if not name]
-            result = self._run(*positional, **named, **dict(call.kwargs))
+            result = self._run(*arguments[: call.positional], **_named(call, arguments))
             failures, outputs = encode_result(call, result, size, filled)
             reply = pickle.dumps((OK, failures, outputs, started, time.time()), 5)
         except BaseException as error:
@@ -95,12 +93,21 @@ class Worker:
         return (reply, *filled) if slots else reply
 
 
+def _named(call: CallSpec, arguments: list[Any]) -> dict[str, Any]:
+    """The arguments that go by keyword, static ones included."""
+    named = dict(call.kwargs)
+    named.update(zip(call.names[call.positional :], arguments[call.positional :], strict=True))
+    return named
+
+
 def encode_result(
     call: CallSpec, result: Any, size: int, filled: list[Payload | None]
 ) -> tuple[list[RawFailure], list[RawOutput]]:
     """Check a Function's result and put its payloads inline or into the slots of ``filled``."""
     columns = split_outputs(call, result, size)
     failures = find_failures(columns)
+    if call.plain and not failures and not filled:
+        return failures, [RawOutput(_inline_named(call.outputs[0].name, list(columns[0])), [], None, None, None)]
     if failures:
         lost = {failure.row for failure in failures}
         columns = [[v for row, v in enumerate(column) if row not in lost] for column in columns]
@@ -156,7 +163,7 @@ def _encode_streams(
                 encoded[index] = _inline(rows)
                 totals[index] = 0
     except UnpicklableRow as error:
-        raise ContractError(f"output {names[index]!r} holds a value that cannot be pickled: {error.reason}") from None
+        raise _unpicklable(names[index], error) from None
     large = sum(totals)
     # The driver gives at least one slot for each stream, or none at all.
     spare = len(filled) - sum(1 for total in totals if total)
@@ -169,6 +176,17 @@ def _encode_streams(
             encoded[index].append((end - start, sum(sizes[start:end]), slot))
             slot += 1
     return encoded
+
+
+def _inline_named(name: str, rows: list[Any]) -> list[Piece]:
+    try:
+        return _inline(rows)
+    except UnpicklableRow as error:
+        raise _unpicklable(name, error) from None
+
+
+def _unpicklable(name: str, error: UnpicklableRow) -> ContractError:
+    return ContractError(f"output {name!r} holds a value that cannot be pickled: {error.reason}")
 
 
 def _inline(rows: list[Any]) -> list[Piece]:
