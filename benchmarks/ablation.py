@@ -74,3 +74,14 @@ def measure(job: Job) -> Row:
         exact=workloads.same(outputs, workloads.expected(documents)),
         fill=ledger.rows(entries, "page") / sum(entry.stage == "page" for entry in entries) / COSTS.batch_size,
     )
+
+
+def conclude(rows: list[Row]) -> list[str]:
+    """Every step relative to the full system."""
+    lines: list[str] = []
+    for data in ("clean", "poisoned"):
+        walls = {r["arm"].partition("-")[0]: r["wall_s"] for r in rows if r["arm"].endswith(data)}
+        if "tail" in walls:
+            steps = ", ".join(f"{step} {walls[step] / walls['tail'] - 1:+.1%}" for step in STEPS if step in walls)
+            lines.append(f"{data}, against the full system: {steps}")
+    return lines

@@ -45,3 +45,18 @@ def measure(job: Job) -> Row:
         mean_batch=ledger.rows(entries, "page") / len(entries),
         **measured.extra,
     )
+
+
+def conclude(rows: list[Row]) -> list[str]:
+    """How much of a clean run's time each system saves when documents are poisoned."""
+    lines: list[str] = []
+    for system in dict.fromkeys(r["system"] for r in rows):
+        arms = {r["arm"]: r for r in rows if r["system"] == system}
+        if set(arms) >= set(ARMS):
+            clean, poisoned = arms["clean"], arms["poisoned"]
+            lines.append(
+                f"{system}: clean {clean['wall_s'] / clean['ideal_s'] - 1:+.1%} over ideal; poisoned "
+                f"{poisoned['suppressed_share']:.1%} of the doomed pages never computed, "
+                f"{1 - poisoned['wall_s'] / clean['wall_s']:.1%} of the time saved"
+            )
+    return lines

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -119,3 +120,10 @@ def line(values: Row) -> str:
     head = " ".join(f"{values[name]!s:<13}" for name in names)
     rest = (f"{name}={value}" for name, value in values.items() if name not in names and value is not None)
     return head + " ".join(rest)
+
+
+def conclusions(name: str, rows: list[Row]) -> list[str]:
+    """What a benchmark says about its rows taken together."""
+    conclude: Callable[[list[Row]], list[str]] | None = getattr(benchmark_module(name), "conclude", None)
+    whole = [values for values in rows if values["exact"]]
+    return conclude(whole) if conclude and whole else []

@@ -25,3 +25,19 @@ def measure(job: Job) -> Row:
         exact=workloads.same(measured.outputs, workloads.expected(documents)),
         **measured.extra,
     )
+
+
+def conclude(rows: list[Row]) -> list[str]:
+    """Against the peer and the floor at each size, and what a Grain costs at more documents."""
+    rates = {(r["system"], r["arm"]): r["items_per_s"] for r in rows}
+    lines: list[str] = []
+    for arm in ARMS:
+        ours, peer, floor = (rates.get((system, arm)) for system in ("rayorch_flows", "rayorch", "floor"))
+        if ours and peer:
+            lines.append(f"{arm} documents: {ours / peer:.1f} times the pages/s of rayorch")
+        if ours and floor:
+            lines.append(f"{arm} documents: {floor / ours:.2f} times the floor's time")
+    costs = {r["arm"]: r["us_per_grain"] for r in rows if r["system"] == "rayorch_flows"}
+    if len(costs) > 1:
+        lines.append(f"a Grain costs {costs[ARMS[-1]] / costs[ARMS[0]]:.2f} times as much at {ARMS[-1]} documents")
+    return lines

@@ -43,13 +43,15 @@ def _pdf(job: Job) -> Row:
     uris = corpus(job.scale)
     measured = system_module(job.system).pdf(uris, actors=len(os.sched_getaffinity(0)), **job.options)
     records: list[dict[str, Any] | None] = measured.outputs
+    entries = ledger.read(Path(os.environ[ledger.FOLDER]))
+    wall_s = without_start(measured, entries)[1] if entries else measured.wall_s
     pages = sum(record["n_pages"] for record in records if record)
     digest = hashlib.sha256(repr([record and record["markdown"] for record in records]).encode()).hexdigest()
     return row(
         job,
-        wall_s=measured.wall_s,
+        wall_s=wall_s,
         items=pages,
-        items_per_s=pages / measured.wall_s,
+        items_per_s=pages / wall_s,
         calls=measured.calls,
         exact=len(records) == len(uris) and pages > 0,
         files=len(uris),

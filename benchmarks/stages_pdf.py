@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
+from benchmarks.ledger import Ledger
 from rayorch_flows.program.outcomes import MISSING, GroupFailure, Hole, RecordFailure
 from rayorch_flows.stages.ocr import TesseractOcr
 from rayorch_flows.stages.pdf import AssembleMarkdown, JoinPage, OpenPdf, PageRef, Render, TextLayer
@@ -19,9 +21,16 @@ class Pages:
         self.render = Render()
         self.ocr = TesseractOcr()
         self.join = JoinPage()
+        self.ledger = Ledger("page")
 
     def run(self, refs: list[PageRef]) -> list[Any]:
         """One PageText a page, or a Hole."""
+        start = time.time()
+        pages = self._run(refs)
+        self.ledger.write(start, len(refs))
+        return pages
+
+    def _run(self, refs: list[PageRef]) -> list[Any]:
         layers, masks = self.layer.run(refs)
         pages: list[Any] = list(layers)
         scanned = [i for i, mask in enumerate(masks) if mask is True]
