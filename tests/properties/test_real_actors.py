@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import threading
+import time
 import warnings
 from typing import Any
 
@@ -81,19 +82,23 @@ def test_real_actors_end_with_the_facts_of_the_reference(which: int, kills: int)
     given: dict[str, Any] = {"seed": which, "record": 12}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        program = pipeline(spec, infra_retries=kills + 1, delay_s=0.02 if kills else 0.0, **given)
+        program = pipeline(spec, infra_retries=kills + 1, delay_s=0.05 if kills else 0.0, **given)
         plan = program.compile()
     inputs = columns(spec)
     reference = Reference(plan, Arguments(plan, Symbolic(**given), inputs))
     stop = threading.Event()
+    killed: list[int] = []
     with Executor(plan) as executor:
-        killer = threading.Thread(target=kill_actors, args=(executor, kills, stop))
+        while not all(actor["ready"] for actor in executor._engine.actors()):  # pyright: ignore[reportPrivateUsage]
+            time.sleep(0.02)
+        killer = threading.Thread(target=kill_actors, args=(executor, kills, stop, killed))
         killer.start()
         try:
             outcomes = list(executor.stream(*inputs, input_batch_size=4, max_active_input_batches=2))
         finally:
             stop.set()
             killer.join()
+    assert bool(killed) == bool(kills)
     assert sorted(outcome.index for outcome in outcomes) == list(range(ROWS))
     for outcome in outcomes:
         row = outcome.index
@@ -108,12 +113,12 @@ def test_real_actors_end_with_the_facts_of_the_reference(which: int, kills: int)
         ]
 
 
-def kill_actors(executor: Executor, kills: int, stop: threading.Event) -> None:
+def kill_actors(executor: Executor, kills: int, stop: threading.Event, killed: list[int]) -> None:
     """SIGKILL to an actor now and then, whatever it is doing."""
     rng = random.Random(kills)
-    while kills and not stop.wait(rng.uniform(0.1, 0.4)):
+    while len(killed) < kills and not stop.wait(rng.uniform(0.05, 0.3)):
         actors = [a for a in executor._engine.actors() if a["ready"]]  # pyright: ignore[reportPrivateUsage]
         if actors:
+            killed.append(rng.choice(actors)["pid"])
             with contextlib.suppress(ProcessLookupError):
-                os.kill(rng.choice(actors)["pid"], signal.SIGKILL)
-            kills -= 1
+                os.kill(killed[-1], signal.SIGKILL)
