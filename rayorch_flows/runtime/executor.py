@@ -120,14 +120,20 @@ class Executor:
         if len({len(column) for column in owned}) > 1:
             raise ValueError(f"source columns must be row-aligned, not of lengths {[len(c) for c in owned]}")
         with self._lock:
-            if self._closed:
-                raise RuntimeError("Executor is closed")
-            if self._run is not None:
-                raise RuntimeError("Executor has a run under way; finish, close or cancel that one first")
-            self._run = run = _Run(self.plan, owned, size, active, children)
-        return run
+            self._check_free()
+        return _Run(self.plan, owned, size, active, children)
+
+    def _check_free(self) -> None:
+        if self._closed:
+            raise RuntimeError("Executor is closed")
+        if self._run is not None:
+            raise RuntimeError("Executor has a run under way; finish, close or cancel that one first")
 
     def _drive(self, run: _Run) -> Generator[SourceOutcome]:
+        with self._lock:
+            self._check_free()
+            self._run = run
+        run.begin()
         try:
             while True:
                 while len(run.active) < run.limit and (submission := run.next_submission(next(self._number))):
@@ -179,7 +185,7 @@ class _Run:
         self, plan: Plan, columns: tuple[list[Any], ...], size: int | None, limit: int, children: bool
     ) -> None:
         self.rows = len(columns[0]) if columns else 0
-        self.started = time.monotonic()
+        self.started = 0.0
         self.tally = RunTally(plan, time.time())
         self.events: SimpleQueue[Delivery | End | None] = SimpleQueue()
         self.active: dict[str, Submission] = {}
@@ -188,12 +194,17 @@ class _Run:
         self.limit = limit
         self.peak = 0
         self.cancelled = False
+        self._plan = plan
         self._columns = columns
         self._children = children
         self._size = size or max(1, self.rows)
         self._first = 0
         self._numbers: dict[str, int] = {}
         self._losses: dict[str, int] = {}
+
+    def begin(self) -> None:
+        self.started = time.monotonic()
+        self.tally = RunTally(self._plan, time.time())
 
     def deliver(self, delivery: Delivery) -> None:
         self.events.put(delivery)

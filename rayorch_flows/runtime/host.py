@@ -112,6 +112,11 @@ class HostClient:
                 cause = getattr(error, "cause", None)
                 raise cause if isinstance(cause, InfrastructureError) else error from None
             except (RayActorError, GetTimeoutError) as error:
+                if "creation task" in str(error):
+                    raise InfrastructureError(
+                        f"the engine host {self.name} cannot be made: {error}",
+                        next_step="see that its runtime_env holds the modules of the Pipeline's Functions",
+                    ) from error
                 if time.monotonic() >= until:
                     raise InfrastructureError(
                         f"the engine host {self.name} does not answer: {error}",

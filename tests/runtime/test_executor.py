@@ -216,6 +216,7 @@ def test_stream_yields_early_and_holds_admission_back() -> None:
 def test_a_closed_stream_leaves_a_usable_executor() -> None:
     pipeline = Documents(RayModule(Slow).ray_options(batch_size=1, **CPU))
     with Executor(pipeline) as executor:
+        executor.stream([1])  # never begun: it holds nothing up
         stream = executor.stream([1, 50, 50])
         next(stream)
         with pytest.raises(RuntimeError, match="under way"):

@@ -302,3 +302,17 @@ def test_a_host_outlives_the_process_that_made_it(
     assert wait(client, "a").sources_done == 2
     assert (tmp_path / "out").read_text().splitlines() == ["a 1 0 present 1", "a 1 1 present 45150", "a flushed"]
     assert not (tmp_path / "other").exists()
+
+
+def test_a_host_whose_functions_cannot_be_imported_says_so(
+    connect: Callable[..., HostClient], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "only_here.py").write_text("class Here:\n    def run(self, values): return values\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import only_here  # type: ignore[import-not-found]
+
+    client = connect(Documents(RayModule(only_here.Here).ray_options(**CPU)))
+    began = time.monotonic()
+    with pytest.raises(InfrastructureError, match="only_here"):
+        client.attach(MicrobatchSpec("a", ([1],), [0]))
+    assert time.monotonic() - began < 30
