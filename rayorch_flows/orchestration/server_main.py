@@ -18,18 +18,27 @@ CHECK_EVERY_S: Final = 2.0
 
 
 def watch_users(home: Home) -> None:
-    """End this process once the state names no living user of it, or another server."""
+    """End this process once nobody uses it: no living user in the state, another server there, or no home any more."""
     while True:
         time.sleep(CHECK_EVERY_S)
-        with server.locked(home):
-            state = server.read_state(home)
-            mine = state is not None and state.process.pid == os.getpid()
-            if state is not None and mine and state.live_users():
-                continue
-            if mine:
-                server.write_state(home, None)
+        try:
+            wanted = _is_wanted(home)
+        except OSError:
+            wanted = home.root.is_dir()
+        if not wanted:
             os.kill(os.getpid(), signal.SIGTERM)
             return
+
+
+def _is_wanted(home: Home) -> bool:
+    with server.locked(home):
+        state = server.read_state(home)
+        if state is None or state.process.pid != os.getpid():
+            return False
+        if state.live_users():
+            return True
+        server.write_state(home, None)
+        return False
 
 
 def take_write_locks_first() -> None:

@@ -84,6 +84,17 @@ def test_the_server_of_a_killed_command_ends_by_itself(bare_lab: Lab) -> None:
     assert server.read_state(lab.home) is None
 
 
+def test_the_server_of_a_home_that_is_gone_ends_by_itself(bare_lab: Lab) -> None:
+    lab = bare_lab
+    running = lab.start("ui")
+    running.wait_for("Ctrl-C")
+    state = server.read_state(lab.home)
+    assert state is not None
+    lab.home.root.rename(lab.directory / "gone")
+    assert processes.wait_until(lambda: not state.process.alive(), 30, 0.2)
+    running.send(signal.SIGKILL)
+
+
 def test_ui_serves_the_page_and_tells_it_where_its_api_is(bare_lab: Lab) -> None:
     import json
     import urllib.request
