@@ -59,8 +59,9 @@ def _counts(number: int, total: int, low: int, high: int, *, seed: int) -> list[
     counts[0] = high
     counts[-1] = low
     step = 1 if sum(counts) < total else -1
+    movable = range(1, number - 1) if number > 4 else range(number)  # the extremes stay, where there are enough
     while sum(counts) != total:
-        at = draw.randrange(number)
+        at = draw.choice(movable)
         if low <= counts[at] + step <= high:
             counts[at] += step
     return counts
