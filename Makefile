@@ -54,7 +54,7 @@ lint: .venv/.test
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/lint-imports
-	@$(BIN)/pyright
+	@$(BIN)/pyright --pythonpath $(BIN)/python
 
 bench: .venv/.bench
 	@$(BIN)/python -m benchmarks selection $(ARGS)
