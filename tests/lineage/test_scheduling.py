@@ -202,3 +202,16 @@ def test_calls_that_share_a_module_take_turns_by_the_oldest_ready_grain() -> Non
         order.append((grain[2], grain[3][0]))
         driver.complete((0, 0))
     assert order == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+def test_a_batch_that_never_started_keeps_its_whole_budget() -> None:
+    policy = RecoveryPolicy.abort(infra_retries=1)
+    driver = pages_of(4, batch_size=2, slow_start=0, recovery=policy, max_in_flight=2)
+    innocent = [reserved(driver), reserved(driver)][1]
+    driver.answer((1, 0), AttemptFailure.WORKER_DIED)
+    while driver.actors[1, 0] or reserved(driver):
+        if {grain[3] for grain in driver.actors[1, 0][0].grains} == set(innocent):
+            break
+        driver.answer((1, 0), None)
+    driver.answer((1, 0), AttemptFailure.WORKER_DIED)
+    assert reserved(driver) == innocent, "retried whole: the first failure was not its own"

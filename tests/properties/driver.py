@@ -115,6 +115,7 @@ class Driver:
         self.exceptions: Counter[Grain] = Counter()
         self.shared: Counter[Grain] = Counter()  # exceptions of batches that mixed microbatches: nobody's yet
         self.infra: Counter[Grain] = Counter()
+        self.whole: set[Grain] = set()
         self.companions: dict[Grain, frozenset[Grain]] = {}
         self.commits: Counter[tuple[str, int, int, Path]] = Counter()
         self.results: list[SourceResult] = []
@@ -288,6 +289,9 @@ class Driver:
         if retried:
             group = self.companions[retried[0]]
             require(set(grains) <= group, "a retried batch took other Grains along", grains, "was", group)
+            together = {g for g in group if g[0] == grains[0][0] and self.companions.get(g) == group}
+            left = {g for g in together & self.whole if self.outcome_of(g)[0] is None}
+            require(not left or left == set(grains), "a batch was not retried whole", grains, "but", left)
         if options.slow_start and not idle:
             self.check_window(grains, options.slow_start)
 
@@ -498,10 +502,20 @@ class Driver:
                 self.isolate(grain, flying, failure, kind)
             elif failure is not AttemptFailure.NOT_STARTED:
                 self.companions[grain] = frozenset(live)
+                self.whole.discard(grain)
+                if self.retried_whole(grain, flying, failure):
+                    self.whole.add(grain)
         told = [i for i in self.settle_event() if isinstance(i, MicrobatchAborted)]
         require(all(i.cause.call == self.plan.calls[flying.batch.call].name for i in told), "aborted elsewhere", told)
         aborted = [i.microbatch for i in told]
         self.judge_abort(aborted, live, flying, failure)
+
+    def retried_whole(self, grain: Grain, flying: Flying, failure: AttemptFailure) -> bool:
+        """Whether the failed Grains go out again as they were, those of each microbatch together."""
+        recovery = self.plan.modules[flying.batch.module].options.recovery
+        if failure is not AttemptFailure.EXCEPTION:
+            return self.infra[grain] <= recovery.infra_retries
+        return self.exceptions[grain] <= recovery.max_udf_retries
 
     def isolate(self, grain: Grain, flying: Flying, failure: AttemptFailure, kind: CauseKind) -> None:
         """A failed attempt became an outcome: only for a Grain that stood alone, with its budget used up."""
