@@ -42,6 +42,8 @@ def ingest(
     limit: int | None = None,
     max_failed: int | None = None,
     retry: Retry = Retry.NONE,
+    cluster: str | None = None,
+    engine: str | None = None,
     as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
     verbose: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
@@ -53,9 +55,9 @@ def ingest(
     Parameters
     ----------
     source
-        A folder, a glob, a file, or a URI that fsspec understands.
+        A folder, a glob, a file, a URI that fsspec understands, or corpus-source/NAME.
     table
-        The record table, a folder or URI; it is made if it is not there.
+        The record table, a folder, a URI, or record-table/NAME; it is made if it is not there.
     flow
         The flow, by the name of an installed one or as path.py:NAME.
     microbatch_size
@@ -68,6 +70,10 @@ def ingest(
         The error budget: how many source items may fail.
     retry
         Which failed rows of the table to try again.
+    cluster
+        The Ray cluster, host:port or ray-cluster/NAME; without it RAY_ADDRESS, or one that ends with the command.
+    engine
+        How the flow's Calls run, engine-settings/NAME.
     as_json
         Print the summary as JSON on the last line.
     verbose
@@ -84,6 +90,8 @@ def ingest(
         "limit": limit,
         "max_failed": max_failed,
         "retry": retry,
+        "cluster": cluster,
+        "engine": engine,
     }
     return run_ingest(parameters, as_json=as_json, verbose=verbose)
 
@@ -155,6 +163,7 @@ def engines(
     *,
     drain: str | None = None,
     stop: str | None = None,
+    cluster: str | None = None,
     as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
 ) -> int:
     """List the engine hosts of the cluster: their actors, and the microbatches that use them.
@@ -165,21 +174,25 @@ def engines(
         Let this host finish what it has, take nothing new, and end.
     stop
         End this host at once; what is staged is kept.
+    cluster
+        The Ray cluster, host:port or ray-cluster/NAME; without it RAY_ADDRESS, or that of a command that runs now.
     as_json
         Print one JSON object a line.
     """
-    from rayorch_flows.orchestration import cluster
+    from rayorch_flows.orchestration import cluster as clusters
     from rayorch_flows.orchestration import engines as hosts
+    from rayorch_flows.orchestration.named import named_cluster
 
+    place = named_cluster(cluster)
     try:
-        hosts.connect_to_running()
+        hosts.connect_to_running(place)
         if drain is not None:
             hosts.drain(drain)
         if stop is not None:
             hosts.stop(stop)
         views = hosts.hosts()
     finally:
-        cluster.disconnect()
+        clusters.disconnect()
     if as_json:
         for view in views:
             print(view.model_dump_json())

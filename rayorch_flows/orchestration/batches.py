@@ -20,10 +20,13 @@ from rayorch_flows.records.table import RecordTable
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """How the microbatches of one ingest are run. Without a ``deployment`` they run in this process."""
+    """How the microbatches of one ingest are run. Without a ``deployment`` they run in this process.
+
+    ``parameters`` are those of each flow run, but for the microbatch.
+    """
 
     table: RecordTable
-    flow: str
+    parameters: dict[str, Any]
     concurrency: int
     deployment: str | None
     story: Story
@@ -50,7 +53,7 @@ class Batches:
         try:
             if self.deployment is None:
                 return await self._here(manifest)
-            part = await run_deployed(self.deployment, self.table, manifest, self.flow)
+            part = await run_deployed(self.deployment, self.table, manifest, self.parameters)
         except Exception as error:
             return _without_result(manifest, gist(error))
         self.board.update(part.microbatch, finished_part(part))
@@ -58,9 +61,7 @@ class Batches:
 
     async def _here(self, manifest: Manifest) -> MicrobatchSummary:
         run: Any = ingest_microbatch
-        state: Any = await run(
-            table=self.table.uri, flow=self.flow, microbatch=manifest.microbatch_id, return_state=True
-        )
+        state: Any = await run(**self.parameters, microbatch=manifest.microbatch_id, return_state=True)
         if state.is_cancelled():
             return _without_result(manifest, CANCELLED)
         result: Any = await state.aresult(raise_on_failure=False)

@@ -18,15 +18,19 @@ import signal
 import socket
 import tempfile
 import threading
+from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rayorch_flows.errors import InfrastructureError
 from rayorch_flows.orchestration import processes
 from rayorch_flows.orchestration.processes import ProcessId
 from rayorch_flows.orchestration.settings import ANSWER_TIMEOUT_S, Home, given_ray_address
+
+if TYPE_CHECKING:
+    from rayorch_flows.orchestration.places import ClusterPlace
 
 NAMESPACE: Final = "rayorch-flows"
 _OBJECT_STORE_BYTES: Final = 400_000_000
@@ -36,20 +40,22 @@ _connection: Connection | None = None
 
 @dataclass(frozen=True, slots=True)
 class ClusterInfo:
-    """The cluster this process is connected to."""
+    """The cluster this process is connected to. ``runtime_env`` is that of actors there; on the embedded cluster they
+    inherit this process's."""
 
     address: str
     namespace: str
     dashboard_url: str
     embedded: bool
+    runtime_env: dict[str, Any] | None = None
 
 
 class Connection:
     """One connection to Ray, made and ended in its own thread."""
 
-    def __init__(self, home: Home, address: str | None) -> None:
+    def __init__(self, home: Home, place: ClusterPlace | None) -> None:
         self._home = home
-        self._address = address
+        self.place = place
         self._end = threading.Event()
         self._session: Path | None = None
         self._info: Future[ClusterInfo] = Future()
@@ -67,7 +73,7 @@ class Connection:
 
     def _main(self) -> None:
         try:
-            info = self._embedded() if self._address is None else self._given(self._address)
+            info = self._embedded() if self.place is None else self._given(self.place)
         except BaseException as error:
             self._forget_session()
             self._info.set_exception(error)
@@ -88,6 +94,8 @@ class Connection:
         self._session = self._home.ray_sessions / f"{os.getpid()}.json"
         _write_session(self._session, asdict(ProcessId.current()) | {"directory": str(directory)})
         return self._init(
+            "",
+            None,
             address="local",
             object_store_memory=_OBJECT_STORE_BYTES,
             include_dashboard=False,
@@ -95,29 +103,36 @@ class Connection:
             _temp_dir=str(directory),
         )
 
-    def _given(self, address: str) -> ClusterInfo:
-        _expect_listener(address)
-        return self._init(address=address, runtime_env=worker_environment())
+    def _given(self, place: ClusterPlace) -> ClusterInfo:
+        _expect_listener(place.address)
+        if place.token:
+            _use_token("RAY_AUTH_TOKEN", place.token)
+        runtime_env = worker_environment(place.runtime_env)
+        return self._init(place.namespace, runtime_env, address=place.address, runtime_env=runtime_env)
 
-    def _init(self, **options: Any) -> ClusterInfo:
+    def _init(self, namespace: str, worker_env: dict[str, Any] | None, **options: Any) -> ClusterInfo:
         import ray
 
+        named = namespace or NAMESPACE
+        address = "" if self.place is None else self.place.address
         try:
-            context: Any = ray.init(namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR, **options)
+            context: Any = ray.init(namespace=named, log_to_driver=False, logging_level=logging.ERROR, **options)
         except Exception as error:
             raise InfrastructureError(
-                f"cannot use the Ray cluster at {self._address}: {error}"
-                if self._address
+                f"cannot use the Ray cluster at {address}: {error}"
+                if address
                 else f"the embedded Ray cluster did not start: {error}",
-                next_step="check RAY_ADDRESS and the cluster's token (RAY_AUTH_MODE, RAY_AUTH_TOKEN_PATH)"
-                if self._address
+                next_step="check its address and token (a ray-cluster block, or RAY_ADDRESS, RAY_AUTH_MODE, "
+                "RAY_AUTH_TOKEN_PATH)"
+                if address
                 else "see the logs under the directory named above",
             ) from error
         return ClusterInfo(
             address=ray.get_runtime_context().gcs_address,
-            namespace=NAMESPACE,
+            namespace=named,
             dashboard_url=f"http://{url}" if (url := getattr(context, "dashboard_url", None)) else "",
-            embedded=self._address is None,
+            embedded=not address,
+            runtime_env=worker_env,
         )
 
     def _forget_session(self) -> None:
@@ -126,25 +141,42 @@ class Connection:
             self._session = None
 
 
-def connect(home: Home) -> ClusterInfo:
-    """Connect this process to Ray, once; later calls return the same connection. One that somebody else has made is
-    used as it is."""
+def connect(home: Home, place: ClusterPlace | None = None) -> ClusterInfo:
+    """Connect this process to Ray, once: to the given cluster, or else the environment's, or else an embedded one.
+
+    Later calls return the same connection. One that somebody else has made is used as it is.
+    """
     global _connection
     import ray
+
+    from rayorch_flows.orchestration.places import ClusterPlace
 
     with _lock:
         if _connection is None:
             if ray.is_initialized():
-                return ClusterInfo(ray.get_runtime_context().gcs_address, NAMESPACE, "", embedded=False)
-            connection = Connection(home, given_ray_address())
+                namespace = place.namespace if place is not None and place.namespace else NAMESPACE
+                return ClusterInfo(ray.get_runtime_context().gcs_address, namespace, "", embedded=False)
+            address = given_ray_address()
+            connection = Connection(home, place or (None if address is None else ClusterPlace(address)))
             connection.info()
             _connection = connection
+        elif place is not None and place != _connection.place:
+            raise InfrastructureError(
+                f"this process uses another Ray cluster than {place.address} already",
+                next_step="run each cluster's ingests in a process of their own",
+            )
         return _connection.info()
 
 
 def current() -> ClusterInfo | None:
     """The cluster this process is connected to, if it is."""
     return None if _connection is None else _connection.info()
+
+
+def namespace() -> str:
+    """Where the engine hosts of this process's cluster live."""
+    info = current()
+    return NAMESPACE if info is None else info.namespace
 
 
 def restore_sigterm() -> None:
@@ -154,13 +186,12 @@ def restore_sigterm() -> None:
         signal.signal(signal.SIGTERM, handler)
 
 
-def worker_environment() -> dict[str, Any] | None:
-    """The ``runtime_env`` of actors on a given cluster; on the embedded one they inherit this process's."""
-    if given_ray_address() is None:
-        return None
+def worker_environment(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The ``runtime_env`` of actors on a given cluster: what is given, and the way to the Prefect API."""
     names = ("PREFECT_API_URL", "PREFECT_API_KEY", "PREFECT_API_AUTH_STRING")
     variables = {name: value for name in names if (value := os.environ.get(name))}
-    return {"env_vars": variables | {"PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false"}}
+    variables["PREFECT_SERVER_ALLOW_EPHEMERAL_MODE"] = "false"
+    return {**given, "env_vars": {**variables, **given.get("env_vars", {})}}
 
 
 def disconnect() -> None:
@@ -239,14 +270,21 @@ def _token_file(home: Home) -> Path:
 
 
 def _set_environment(home: Home) -> None:
-    """Token authentication for the embedded cluster. Ray reads its settings when it is imported, so tell it again."""
-    os.environ["RAY_AUTH_MODE"] = "token"
-    os.environ["RAY_AUTH_TOKEN_PATH"] = str(_token_file(home))
-    os.environ.pop("RAY_AUTH_TOKEN", None)
+    """Token authentication for the embedded cluster."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    _use_token("RAY_AUTH_TOKEN_PATH", str(_token_file(home)))
+
+
+def _use_token(variable: str, value: str) -> None:
+    """Ray reads its settings when it is imported, and its token once, so tell it again."""
+    for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        os.environ.pop(name, None)
+    os.environ["RAY_AUTH_MODE"] = "token"
+    os.environ[variable] = value
     raylet: Any = importlib.import_module("ray._raylet")
     raylet.Config.initialize("")
+    raylet.AuthenticationTokenLoader.instance().reset_cache()
 
 
 def _expect_listener(address: str) -> None:
@@ -256,7 +294,7 @@ def _expect_listener(address: str) -> None:
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit():
         raise InfrastructureError(
-            f"RAY_ADDRESS is {address!r}, which is no host:port",
+            f"the Ray address {address!r} is no host:port",
             next_step="give host:6379, or ray://host:10001 from outside the cluster",
         )
     try:
@@ -264,5 +302,5 @@ def _expect_listener(address: str) -> None:
     except OSError as error:
         raise InfrastructureError(
             f"no Ray cluster answers at {address}: {error}",
-            next_step="start it, correct RAY_ADDRESS, or unset RAY_ADDRESS to use an embedded cluster",
+            next_step="start it, correct the address (cluster, RAY_ADDRESS), or give none to use an embedded cluster",
         ) from None

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import hashlib
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from prefect.client.orchestration import get_client
@@ -35,7 +35,9 @@ def idempotency_key(table: str, manifest: Manifest, number: int) -> str:
     return "rayorch-" + hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
 
 
-async def run_deployed(deployment: str, table: RecordTable, manifest: Manifest, flow: str) -> MicrobatchSummary:
+async def run_deployed(
+    deployment: str, table: RecordTable, manifest: Manifest, parameters: dict[str, Any]
+) -> MicrobatchSummary:
     """Run the microbatch as a run of ``deployment`` and wait for it; start it again if it crashes."""
     asked_at = datetime.now(UTC)
     started = 0
@@ -43,7 +45,7 @@ async def run_deployed(deployment: str, table: RecordTable, manifest: Manifest, 
     for number in range(1, _MOST):
         run = await arun_deployment(
             deployment,
-            parameters={"table": table.uri, "flow": flow, "microbatch": manifest.microbatch_id},
+            parameters={**parameters, "microbatch": manifest.microbatch_id},
             idempotency_key=idempotency_key(table.uri, manifest, number),
             timeout=0,
         )

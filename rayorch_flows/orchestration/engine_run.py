@@ -16,15 +16,18 @@ from prefect_ray.task_runners import PrefectRayFuture
 from rayorch_flows.errors import InfrastructureError
 from rayorch_flows.orchestration import cluster
 from rayorch_flows.orchestration.engine_task import EngineRequest, EngineResult, part_of, run_in_engine
+from rayorch_flows.orchestration.places import ClusterPlace
 from rayorch_flows.orchestration.prepared import PreparedFlow
 from rayorch_flows.orchestration.problems import gist
 from rayorch_flows.orchestration.progress import Part, current_board
+from rayorch_flows.orchestration.settings import home
 from rayorch_flows.orchestration.summary import CallSummary, MicrobatchSummary
 from rayorch_flows.orchestration.unit import Unit
 from rayorch_flows.program.outcomes import Cause, CauseKind
 from rayorch_flows.runtime import host
 
 if TYPE_CHECKING:
+    from rayorch_flows.orchestration.cluster import ClusterInfo
     from rayorch_flows.runtime.host import HostClient, MicrobatchSpec
 
 WATCH_S: Final = 0.4
@@ -37,9 +40,14 @@ class StopAsked(Exception):
 
 
 async def run_in_engine_host(
-    unit: Unit, prepared: PreparedFlow, summary: MicrobatchSummary, logger: _Logger, asked: asyncio.Event
+    unit: Unit,
+    prepared: PreparedFlow,
+    place: ClusterPlace | None,
+    summary: MicrobatchSummary,
+    logger: _Logger,
+    asked: asyncio.Event,
 ) -> Cause | None:
-    """Run what is not staged yet; return the cause if the engine aborted the microbatch."""
+    """Run what is not staged yet on the cluster; return the cause if the engine aborted the microbatch."""
     board = current_board()
     if board is not None:
         board.update(unit.microbatch, Part(unit.total, done=unit.staged))
@@ -48,17 +56,17 @@ async def run_in_engine_host(
         return None
     if asked.is_set():
         raise StopAsked
+    info = await asyncio.to_thread(cluster.connect, home(), place)
+    cluster.restore_sigterm()
     spec = unit.spec()
-    request = EngineRequest(
-        prepared.plan, cluster.NAMESPACE, spec, cluster.worker_environment(), prepared.child_noun, unit.staged
-    )
+    request = EngineRequest(prepared.plan, info.namespace, spec, info.runtime_env, prepared.child_noun, unit.staged)
     with remote_options(num_cpus=0, max_retries=0):
         future: PrefectRayFuture[EngineResult] = run_in_engine.submit(cloudpickle.dumps(request))  # pyright: ignore[reportAssignmentType]
     try:
-        async with _watching(prepared, spec, unit.staged):
+        async with _watching(info, prepared, spec, unit.staged):
             result = await _result(future, asked)
     except (asyncio.CancelledError, StopAsked):
-        await _cancel(prepared, spec, future, logger)
+        await _cancel(info, prepared, spec, future, logger)
         raise
     summary.calls = [CallSummary.of(call) for call in result.calls]
     summary.engine_s = round(result.engine_s, 3)
@@ -92,7 +100,9 @@ async def _outcome(future: PrefectRayFuture[EngineResult]) -> Any:
 
 
 @asynccontextmanager
-async def _watching(prepared: PreparedFlow, spec: MicrobatchSpec, staged: int) -> AsyncGenerator[None]:
+async def _watching(
+    info: ClusterInfo, prepared: PreparedFlow, spec: MicrobatchSpec, staged: int
+) -> AsyncGenerator[None]:
     """Keep the board of this process, if somebody displays one, up to date from the engine host."""
     board = current_board()
     if board is None:
@@ -100,7 +110,7 @@ async def _watching(prepared: PreparedFlow, spec: MicrobatchSpec, staged: int) -
         return
 
     async def watch() -> None:
-        client = await asyncio.to_thread(_client, prepared)
+        client = await asyncio.to_thread(_client, info, prepared)
         while True:
             await asyncio.sleep(WATCH_S)
             with contextlib.suppress(Exception):
@@ -117,14 +127,18 @@ async def _watching(prepared: PreparedFlow, spec: MicrobatchSpec, staged: int) -
 
 
 async def _cancel(
-    prepared: PreparedFlow, spec: MicrobatchSpec, future: PrefectRayFuture[EngineResult], logger: _Logger
+    info: ClusterInfo,
+    prepared: PreparedFlow,
+    spec: MicrobatchSpec,
+    future: PrefectRayFuture[EngineResult],
+    logger: _Logger,
 ) -> None:
     """Tell the engine, and wait a little for the task to see it and end."""
     logger.info("Cancelling in the engine")
     with contextlib.suppress(Exception):
-        await asyncio.to_thread(lambda: _client(prepared).cancel(spec.id))
+        await asyncio.to_thread(lambda: _client(info, prepared).cancel(spec.id))
         await asyncio.wait_for(_outcome(future), CANCEL_S)
 
 
-def _client(prepared: PreparedFlow) -> HostClient:
-    return host.connect(prepared.plan, namespace=cluster.NAMESPACE, runtime_env=cluster.worker_environment())
+def _client(info: ClusterInfo, prepared: PreparedFlow) -> HostClient:
+    return host.connect(prepared.plan, namespace=info.namespace, runtime_env=info.runtime_env)

@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 
 from rayorch_flows.errors import InfrastructureError, UsageError
 from rayorch_flows.orchestration import cluster
+from rayorch_flows.orchestration.places import ClusterPlace
 from rayorch_flows.orchestration.settings import given_ray_address, home
 
 ANSWER_S: Final = 10.0
@@ -34,24 +35,24 @@ class HostView(BaseModel):
         return [name for name, state in self.microbatches.items() if state in ("running", "paused")]
 
 
-def connect_to_running() -> None:
+def connect_to_running(place: ClusterPlace | None = None) -> None:
     """Connect to the given cluster, or to the embedded one of a command that runs now."""
-    if given_ray_address() is None:
+    if place is None and given_ray_address() is None:
         address = cluster.embedded_address(home())
         if address is None:
             raise InfrastructureError(
                 "no cluster is running",
-                next_step="set RAY_ADDRESS; an embedded cluster is there only while an ingest runs",
+                next_step="give --cluster or RAY_ADDRESS; an embedded cluster is there only while an ingest runs",
             )
         os.environ["RAY_ADDRESS"] = address
-    cluster.connect(home())
+    cluster.connect(home(), place)
 
 
 def hosts() -> list[HostView]:
     """All engine hosts of the connected cluster."""
     from rayorch_flows.runtime import host
 
-    return [_view(name) for name in host.list_hosts(cluster.NAMESPACE)]
+    return [_view(name) for name in host.list_hosts(cluster.namespace())]
 
 
 def drain(name: str) -> None:
@@ -120,6 +121,6 @@ def actor(name: str) -> Any:
     import ray
 
     try:
-        return ray.get_actor(name, namespace=cluster.NAMESPACE)
+        return ray.get_actor(name, namespace=cluster.namespace())
     except ValueError:
         raise UsageError(f"there is no engine host {name!r}", next_step="rayorch-flows engines lists them") from None

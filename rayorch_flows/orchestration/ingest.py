@@ -21,10 +21,13 @@ from prefect.settings import PREFECT_UI_URL
 from prefect.states import Cancelled
 
 from rayorch_flows.errors import ExecutionError
-from rayorch_flows.orchestration import cluster, events, progress
+from rayorch_flows.orchestration import cluster as clusters
+from rayorch_flows.orchestration import events, progress
 from rayorch_flows.orchestration.batches import Batches
+from rayorch_flows.orchestration.call_settings import CallSettings
 from rayorch_flows.orchestration.engines import drain_predecessors
 from rayorch_flows.orchestration.microbatch import CANCELLED
+from rayorch_flows.orchestration.places import SourcePlace, find_places, handed_on
 from rayorch_flows.orchestration.prepared import PreparedFlow, prepare
 from rayorch_flows.orchestration.problems import check_numbers
 from rayorch_flows.orchestration.progress import Board, current_board, showing
@@ -32,9 +35,10 @@ from rayorch_flows.orchestration.report import ingest_report
 from rayorch_flows.orchestration.settings import home
 from rayorch_flows.orchestration.story import Story
 from rayorch_flows.orchestration.summary import IngestSummary, MicrobatchSummary
+from rayorch_flows.orchestration.unit import record_table_of
 from rayorch_flows.records.lifecycle import IngestPlan, plan_ingest
 from rayorch_flows.records.planning import Retry
-from rayorch_flows.records.source import list_sources, settled
+from rayorch_flows.records.source import SourceItem, list_sources, settled
 from rayorch_flows.records.table import RecordTable
 
 PROGRESS_EVERY_S: Final = 4.0
@@ -69,12 +73,14 @@ async def ingest(
     retry: Retry = Retry.NONE,
     settle_s: float = 0.0,
     deployment: str | None = None,
+    cluster: str | None = None,
+    engine: str | dict[str, CallSettings] | None = None,
 ) -> IngestSummary | State[Any]:
     """Ingest a folder, a glob or a URI into a record table. What the table holds already is left alone.
 
     Args:
-        source: A folder, a glob, a file, or a URI that fsspec understands.
-        table: The record table, a folder or URI; it is made if it is not there.
+        source: A folder, a glob, a file, a URI that fsspec understands, or corpus-source/NAME.
+        table: The record table, a folder, a URI, or record-table/NAME; it is made if it is not there.
         flow: The flow definition, by the name of an installed one or as path.py:NAME.
         microbatch_size: The most source items that go into one microbatch, which is one flow run.
         concurrency: How many microbatches run at once.
@@ -84,19 +90,22 @@ async def ingest(
         settle_s: Leave source items alone that have changed within so many seconds.
         deployment: Run microbatches as runs of this deployment (flow/name), each in a process of its own, instead of
             inside this run.
+        cluster: The Ray cluster, host:port or ray-cluster/NAME; without it RAY_ADDRESS, or an embedded cluster.
+        engine: Settings by Call, or engine-settings/NAME.
     """
     check_numbers(microbatch_size=microbatch_size, concurrency=concurrency, limit=limit, max_failed=max_failed)
     began = time.monotonic()
     board = current_board() or Board(tell=lambda line: None)
     story = Story(board)
-    prepared = await asyncio.to_thread(prepare, flow)
+    places = await find_places(table, source, cluster, engine)
+    prepared = (await asyncio.to_thread(prepare, flow)).tuned(places.tuning)
     board.stage = "listing sources"
-    record_table = RecordTable(table, prepared.definition.record, flow=prepared.definition.name)
+    record_table = record_table_of(places.table, prepared)
     problems: list[str] = []
     work = await asyncio.to_thread(
         _plan,
         record_table,
-        source,
+        places.source,
         prepared,
         microbatch_size,
         retry=retry,
@@ -120,14 +129,15 @@ async def ingest(
     if work.microbatches:
         if deployment is None:
             board.stage = "starting Ray"
-            info = await asyncio.to_thread(cluster.connect, home())
-            cluster.restore_sigterm()
+            info = await asyncio.to_thread(clusters.connect, home(), places.cluster)
+            clusters.restore_sigterm()
             story.say(f"Ray at {info.address}" + (" (embedded)" if info.embedded else ""))
             plan = prepared.plan
             for old in await asyncio.to_thread(drain_predecessors, plan.name, plan.physical_fingerprint):
                 story.say(f"Draining {old}, which ran this pipeline in an earlier form")
         board.stage = "ingesting"
-        batches = Batches(record_table, flow, concurrency, deployment, story, board)
+        parameters = handed_on(table, record_table.uri, source, cluster, engine) | {"flow": flow}
+        batches = Batches(record_table, parameters, concurrency, deployment, story, board)
         with showing(board):
             async with _progress_artifact(board):
                 parts, cancelled = await batches.run(work.microbatches, UUID(summary.flow_run_id))
@@ -152,9 +162,15 @@ async def ingest(
     return summary
 
 
+def list_place(source: SourcePlace, prepared: PreparedFlow, problems: list[str]) -> list[SourceItem]:
+    """The source items of a place: by its own patterns, or else the flow's."""
+    patterns = source.patterns or prepared.definition.patterns
+    return list_sources(source.uri, patterns, storage_options=source.options, problems=problems)
+
+
 def _plan(
     table: RecordTable,
-    source: str,
+    source: SourcePlace,
     prepared: PreparedFlow,
     size: int,
     *,
@@ -163,7 +179,7 @@ def _plan(
     settle_s: float,
     problems: list[str],
 ) -> IngestPlan:
-    sources = list_sources(source, prepared.definition.patterns, problems=problems)
+    sources = list_place(source, prepared, problems)
     return plan_ingest(
         table,
         settled(sources, settle_s) if settle_s > 0 else sources,
@@ -172,6 +188,7 @@ def _plan(
         microbatch_size=size,
         retry=retry,
         limit=limit,
+        storage_options=source.options,
     )
 
 

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from rayorch_flows.errors import RayorchFlowsError
 from rayorch_flows.orchestration.display import displayed
+from rayorch_flows.orchestration.places import is_block
 from rayorch_flows.orchestration.prepared import prepare
 from rayorch_flows.orchestration.problems import check_numbers
 from rayorch_flows.orchestration.progress import showing
@@ -26,8 +27,9 @@ def run_ingest(parameters: dict[str, Any], *, as_json: bool, verbose: bool) -> i
     numbers = ("microbatch_size", "concurrency", "limit", "max_failed")
     check_numbers(**{name: parameters[name] for name in numbers})
     prepared = prepare(parameters["flow"])
-    if local_path(parameters["source"]) is not None:
-        list_sources(parameters["source"], prepared.definition.patterns, problems=[])
+    source = parameters["source"]
+    if not is_block(source) and local_path(source) is not None:
+        list_sources(source, prepared.definition.patterns, problems=[])
     console = Console()
     with session(verbose=verbose, meanwhile=_import_flows):
         result = asyncio.run(_run(parameters, console))

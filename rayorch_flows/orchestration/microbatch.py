@@ -14,8 +14,11 @@ from prefect.runtime import flow_run as current_flow_run
 from prefect.states import Cancelled
 
 from rayorch_flows.errors import ExecutionError, InfrastructureError
-from rayorch_flows.orchestration import cluster, events
+from rayorch_flows.orchestration import cluster as clusters
+from rayorch_flows.orchestration import events
+from rayorch_flows.orchestration.call_settings import CallSettings
 from rayorch_flows.orchestration.engine_run import StopAsked, run_in_engine_host
+from rayorch_flows.orchestration.places import find_places
 from rayorch_flows.orchestration.prepared import prepare
 from rayorch_flows.orchestration.problems import gist
 from rayorch_flows.orchestration.progress import current_board, finished_part
@@ -62,19 +65,30 @@ def _run_name() -> str:
     task_runner=cast("Any", SharedRayTaskRunner()),
     persist_result=False,
 )
-async def ingest_microbatch(table: str, flow: str, microbatch: str) -> MicrobatchSummary | State[Any]:
+async def ingest_microbatch(
+    table: str,
+    flow: str,
+    microbatch: str,
+    source: str = "",
+    cluster: str | None = None,
+    engine: str | dict[str, CallSettings] | None = None,
+) -> MicrobatchSummary | State[Any]:
     """Run one microbatch through the lineage engine and commit its rows to the record table.
 
     Args:
-        table: The record table, a folder or URI.
+        table: The record table, a folder, a URI, or record-table/NAME.
         flow: The flow definition, by the name of an installed one or as path.py:NAME.
         microbatch: Id of the microbatch; its manifest lies beside the table.
+        source: The block corpus-source/NAME whose storage options open the source items, if they need any.
+        cluster: The Ray cluster, host:port or ray-cluster/NAME; without it RAY_ADDRESS, or an embedded cluster.
+        engine: Settings by Call, or engine-settings/NAME.
     """
     began = time.monotonic()
     logger = get_run_logger()
     attempt, last = _attempt()
-    prepared = prepare(flow)
-    unit = await asyncio.to_thread(open_unit, table, prepared, microbatch)
+    places = await find_places(table, source, cluster, engine)
+    prepared = prepare(flow).tuned(places.tuning)
+    unit = await asyncio.to_thread(open_unit, places, prepared, microbatch)
     run_id: str | None = current_flow_run.id
     summary = MicrobatchSummary(
         microbatch=microbatch,
@@ -86,14 +100,14 @@ async def ingest_microbatch(table: str, flow: str, microbatch: str) -> Microbatc
     error: Exception | None = None
     try:
         with stoppable(UUID(run_id) if run_id else None) as asked:
-            aborted = await run_in_engine_host(unit, prepared, summary, logger, asked)
+            aborted = await run_in_engine_host(unit, prepared, places.cluster, summary, logger, asked)
         if not last:
             _ask_for_retry(aborted, await asyncio.to_thread(unit.retryable))
         await asyncio.to_thread(unit.commit, summary, summary.flow_run_id, attempt, aborted)
         logger.info(
             "Committed %s rows to %s: %s present, %s failed, %s dropped; %s %s",
             summary.sources,
-            table,
+            unit.table.uri,
             summary.present,
             summary.failed,
             summary.dropped,
@@ -113,7 +127,7 @@ async def ingest_microbatch(table: str, flow: str, microbatch: str) -> Microbatc
         error.__cause__ = raised
     summary.elapsed_s = round(time.monotonic() - began, 3)
     summary.error = "" if error is None else str(error)
-    await _publish(summary, table)
+    await _publish(summary, unit.table.uri)
     if not inside_its_parent():
         await asyncio.to_thread(leave_summary, unit.table, summary)
     if isinstance(error, MicrobatchCancelled):
@@ -142,7 +156,7 @@ def _ask_for_retry(aborted: Cause | None, retryable: int) -> None:
 
 
 async def _publish(summary: MicrobatchSummary, table: str) -> None:
-    info = cluster.current()
+    info = clusters.current()
     await acreate_markdown_artifact(
         microbatch_report(summary, table, "" if info is None else info.dashboard_url),
         description=f"{summary.present} present, {summary.failed} failed, {summary.dropped} dropped",

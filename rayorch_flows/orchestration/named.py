@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from rayorch_flows.orchestration.places import TablePlace, is_block, table_place
+from rayorch_flows.orchestration.places import ClusterPlace, TablePlace, cluster_place, is_block, table_place
 
 
 def named_table(table: str) -> TablePlace:
@@ -15,3 +15,13 @@ def named_table(table: str) -> TablePlace:
 
     with session():
         return asyncio.run(table_place(table))
+
+
+def named_cluster(cluster: str | None) -> ClusterPlace | None:
+    """The place of a Ray cluster, given by its address or as ray-cluster/NAME."""
+    if not is_block(cluster):
+        return ClusterPlace(cluster) if cluster else None
+    from rayorch_flows.orchestration.session import session
+
+    with session():
+        return asyncio.run(cluster_place(cluster))

@@ -29,8 +29,9 @@ from prefect.client.schemas.objects import FlowRun, StateType, TaskRun
 from prefect.states import AwaitingRetry, Crashed
 from pydantic import BaseModel, Field
 
-from rayorch_flows.orchestration import cluster, engines
-from rayorch_flows.orchestration.settings import given_ray_address, home
+from rayorch_flows.orchestration import engines
+from rayorch_flows.orchestration.places import ClusterPlace, cluster_place
+from rayorch_flows.orchestration.settings import given_ray_address
 
 FLOWS: Final = ("ingest", "ingest-microbatch", "watch-source")
 RESUBMITTED: Final = ("ingest", "ingest-microbatch")
@@ -50,7 +51,9 @@ class Reconciled(BaseModel):
 
 
 @flow(name="reconcile", persist_result=False)
-async def reconcile(silent_s: float = 450.0, resubmissions: int = 3, horizon_h: float = 24.0) -> Reconciled:
+async def reconcile(
+    silent_s: float = 450.0, resubmissions: int = 3, horizon_h: float = 24.0, cluster: str | None = None
+) -> Reconciled:
     """Crash silent runs, finish their task runs, cancel engine work that nobody waits for, run what crashed again.
 
     Args:
@@ -58,6 +61,7 @@ async def reconcile(silent_s: float = 450.0, resubmissions: int = 3, horizon_h: 
             every 180 s, or as PREFECT_FLOWS_HEARTBEAT_FREQUENCY says: keep this well above.
         resubmissions: How often a crashed run of a deployment is scheduled again.
         horizon_h: Look at runs that were made within the last so many hours.
+        cluster: The Ray cluster whose engine to look at, host:port or ray-cluster/NAME; without it RAY_ADDRESS.
     """
     logger = get_run_logger()
     done = Reconciled()
@@ -76,8 +80,9 @@ async def reconcile(silent_s: float = 450.0, resubmissions: int = 3, horizon_h: 
             str(run.parameters.get("microbatch"))
             for run in await _runs(client, [*_OPEN, StateType.PENDING, StateType.SCHEDULED], since)
         }
-    if given_ray_address() is not None:
-        done.engine_cancelled = await asyncio.to_thread(_cancel_orphans, waited_for)
+    place = await cluster_place(cluster)
+    if place is not None or given_ray_address() is not None:
+        done.engine_cancelled = await asyncio.to_thread(_cancel_orphans, place, waited_for)
     for name, values in done:
         if values:
             logger.info("%s: %s", name.replace("_", " "), ", ".join(values))
@@ -179,11 +184,11 @@ async def _parent_is_alive(client: PrefectClient, task_run: UUID) -> bool:
     return parent.state is not None and not parent.state.is_final()
 
 
-def _cancel_orphans(waited_for: set[str]) -> list[str]:
+def _cancel_orphans(place: ClusterPlace | None, waited_for: set[str]) -> list[str]:
     """Cancel microbatches in engine hosts for which there is no flow run any more."""
     import ray
 
-    cluster.connect(home())
+    engines.connect_to_running(place)
     cancelled: list[str] = []
     for view in engines.hosts():
         for microbatch in view.active:

@@ -64,5 +64,5 @@ def given_api_url() -> str | None:
 
 
 def given_ray_address() -> str | None:
-    """The Ray cluster that the environment names, if any."""
+    """The Ray cluster that the environment names, if any; one that a flow names comes first."""
     return os.environ.get("RAY_ADDRESS") or None

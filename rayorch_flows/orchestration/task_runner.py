@@ -7,13 +7,13 @@ from typing import Any, Self
 from prefect_ray import RayTaskRunner
 
 from rayorch_flows.orchestration import cluster
-from rayorch_flows.orchestration.settings import home
 
 
 class SharedRayTaskRunner(RayTaskRunner[Any]):
-    """Connects the process to Ray before it starts, if nobody has yet, and leaves Ray running when it ends.
+    """Uses the connection that its flow makes before the first task, and leaves Ray running when it ends.
 
-    A plain RayTaskRunner that has to call ``ray.init`` shuts Ray down when its flow ends, under its siblings' feet.
+    A plain RayTaskRunner that has to call ``ray.init`` shuts Ray down when its flow ends, under its siblings' feet;
+    and it starts before the flow knows which cluster it is told to use.
     """
 
     def __init__(self) -> None:
@@ -23,6 +23,5 @@ class SharedRayTaskRunner(RayTaskRunner[Any]):
         return type(self)()
 
     def __enter__(self) -> Self:
-        cluster.connect(home())
-        cluster.restore_sigterm()
-        return super().__enter__()
+        super(RayTaskRunner, self).__enter__()
+        return self

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from rayorch_flows.errors import TableError
+from rayorch_flows.orchestration.places import Places, TablePlace
 from rayorch_flows.orchestration.prepared import PreparedFlow
 from rayorch_flows.orchestration.summary import FailureLine, MicrobatchSummary
 from rayorch_flows.program.outcomes import Cause, CauseKind, ItemOutcome
@@ -16,6 +18,7 @@ from rayorch_flows.records.manifest import Manifest
 from rayorch_flows.records.staging import Staged
 from rayorch_flows.records.table import RecordTable
 from rayorch_flows.runtime.host import MicrobatchSpec
+from rayorch_flows.uris import with_options
 
 KEPT_FAILURES = 200
 _UNFINISHED = Cause(CauseKind.CANCELLED, "the engine ended before this source was finished", retryable=True)
@@ -23,11 +26,12 @@ _UNFINISHED = Cause(CauseKind.CANCELLED, "the engine ended before this source wa
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """``rows``: the places in the manifest that still have to run."""
+    """``rows``: the places in the manifest that still have to run; ``options`` open the sources."""
 
     table: RecordTable
     manifest: Manifest
     rows: list[int]
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
 
     @property
     def microbatch(self) -> str:
@@ -46,7 +50,7 @@ class Unit:
         uris = self.manifest.uris
         return MicrobatchSpec(
             id=self.microbatch,
-            columns=([uris[row] for row in self.rows],),
+            columns=(with_options([uris[row] for row in self.rows], self.options),),
             rows=self.rows,
             sink=self.table.sink(self.manifest),
         )
@@ -72,9 +76,13 @@ class Unit:
         return self.table.staging(self.manifest.semantic_fingerprint).read(self.microbatch)
 
 
-def open_unit(table: str, prepared: PreparedFlow, microbatch: str) -> Unit:
+def record_table_of(place: TablePlace, prepared: PreparedFlow) -> RecordTable:
+    return RecordTable(place.uri, prepared.definition.record, place.options, flow=prepared.definition.name)
+
+
+def open_unit(places: Places, prepared: PreparedFlow, microbatch: str) -> Unit:
     """Find the manifest and what is staged; blocking."""
-    record_table = RecordTable(table, prepared.definition.record, flow=prepared.definition.name)
+    record_table = record_table_of(places.table, prepared)
     manifest = record_table.manifests(prepared.fingerprint).read(microbatch)
     if manifest is None:
         raise TableError(
@@ -83,7 +91,7 @@ def open_unit(table: str, prepared: PreparedFlow, microbatch: str) -> Unit:
             next_step="it is committed already, or the flow has changed: run the ingest again",
         )
     staged = record_table.staging(prepared.fingerprint).read(microbatch)
-    return Unit(record_table, manifest, staged.missing(manifest))
+    return Unit(record_table, manifest, staged.missing(manifest), places.source.options)
 
 
 def leave_summary(table: RecordTable, summary: MicrobatchSummary) -> None:

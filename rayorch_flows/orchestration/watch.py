@@ -14,13 +14,15 @@ from typing import Any, Final
 from prefect import flow, get_run_logger
 from pydantic import BaseModel
 
-from rayorch_flows.orchestration.ingest import ingest
+from rayorch_flows.orchestration.call_settings import CallSettings
+from rayorch_flows.orchestration.ingest import ingest, list_place
+from rayorch_flows.orchestration.places import Places, find_places
 from rayorch_flows.orchestration.prepared import PreparedFlow, prepare
 from rayorch_flows.orchestration.problems import check_numbers
 from rayorch_flows.orchestration.summary import IngestSummary
+from rayorch_flows.orchestration.unit import record_table_of
 from rayorch_flows.records.planning import adopt, find_pending
-from rayorch_flows.records.source import SourceItem, list_sources, settled
-from rayorch_flows.records.table import RecordTable
+from rayorch_flows.records.source import SourceItem, settled
 
 LONGEST_S: Final = 3600.0
 """A sensor run ends after so long, whatever still arrives; the next one goes on."""
@@ -44,17 +46,21 @@ async def watch_source(
     microbatch_size: int = 32,
     concurrency: int = 2,
     deployment: str | None = None,
+    cluster: str | None = None,
+    engine: str | dict[str, CallSettings] | None = None,
 ) -> int:
     """Ingest what has arrived and settled, until nothing is left to do; return how many ingests that took.
 
     Args:
-        source: The folder, glob or URI to look at.
-        table: The record table, a folder or URI.
+        source: The folder, glob or URI to look at, or corpus-source/NAME.
+        table: The record table, a folder, a URI, or record-table/NAME.
         flow: The flow definition, by the name of an installed one or as path.py:NAME.
         settle_s: A file counts when it has not changed for so many seconds.
         microbatch_size: The most source items that go into one microbatch.
         concurrency: How many microbatches run at once.
         deployment: Run microbatches as runs of this deployment (flow/name).
+        cluster: The Ray cluster, host:port or ray-cluster/NAME; without it RAY_ADDRESS, or an embedded cluster.
+        engine: Settings by Call, or engine-settings/NAME.
     """
     check_numbers(microbatch_size=microbatch_size, concurrency=concurrency)
     logger = get_run_logger()
@@ -63,7 +69,8 @@ async def watch_source(
     run: Any = ingest
     ingests = 0
     while True:
-        seen = await asyncio.to_thread(look, source, table, prepared, settle_s)
+        places = await find_places(table, source, cluster, engine)
+        seen = await asyncio.to_thread(look, places, prepared, settle_s)
         if seen.pending:
             ingests += 1
             summary = await run(
@@ -74,6 +81,8 @@ async def watch_source(
                 microbatch_size=microbatch_size,
                 concurrency=concurrency,
                 deployment=deployment,
+                cluster=cluster,
+                engine=engine,
             )
             if not isinstance(summary, IngestSummary) or not summary.done:
                 return ingests
@@ -87,14 +96,13 @@ async def watch_source(
             return ingests
 
 
-def look(source: str, table: str, prepared: PreparedFlow, settle_s: float) -> Look:
+def look(places: Places, prepared: PreparedFlow, settle_s: float) -> Look:
     """List the source and compare it with the table. Blocking; writes nothing."""
-    definition = prepared.definition
-    record_table = RecordTable(table, definition.record, flow=definition.name)
-    items = list_sources(source, definition.patterns, problems=[])
+    record_table = record_table_of(places.table, prepared)
+    items = list_place(places.source, prepared, problems=[])
     known = record_table.known(prepared.fingerprint)
     quiet = settled(items, settle_s)
-    pending = find_pending(quiet, known, limit=1)
+    pending = find_pending(quiet, known, limit=1, storage_options=places.source.options)
     unfinished = adopt(record_table.manifests(prepared.fingerprint).unfinished(), items, known)
     restless = _new(set(items).difference(quiet), known)
     now = datetime.now(UTC)

@@ -32,9 +32,9 @@ class BlockLab:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "RAY_", "RAYORCH_"))}
         return kept | self.lab.environment | {"PREFECT_HOME": str(place.prefect), "PREFECT_API_URL": state.api_url}
 
-    def python(self, code: str, **environment: str) -> str:
+    def python(self, code: str, *arguments: str, **environment: str) -> str:
         """Run code as a script; its output."""
-        return self.command(sys.executable, "-c", code, **environment)
+        return self.command(sys.executable, "-c", code, *arguments, **environment)
 
     def command(self, *arguments: str, **environment: str) -> str:
         done = subprocess.run(

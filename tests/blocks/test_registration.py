@@ -38,23 +38,23 @@ asyncio.run(main())
 """
 
 
-def test_one_command_registers_them(block_lab: BlockLab) -> None:
-    assert not block_lab.block_types() & OURS
-    done = block_lab.lab.run("blocks", "register")
+def test_one_command_registers_them(server_lab: BlockLab) -> None:
+    assert not server_lab.block_types() & OURS
+    done = server_lab.lab.run("blocks", "register")
     assert (done.status, set(done.output.split())) == (0, OURS), done.output
-    assert block_lab.block_types() >= OURS
-    again = block_lab.lab.run("blocks", "register")
+    assert server_lab.block_types() >= OURS
+    again = server_lab.lab.run("blocks", "register")
     assert again.status == 0, again.output
 
 
-def test_prefects_own_command_does_too(block_lab: BlockLab) -> None:
-    said = block_lab.command(script_path("prefect"), "block", "register", "-m", "blocks")
+def test_prefects_own_command_does_too(server_lab: BlockLab) -> None:
+    said = server_lab.command(script_path("prefect"), "block", "register", "-m", "blocks")
     assert "Successfully registered 4 blocks" in said
 
 
-def test_saved_and_loaded_by_name(block_lab: BlockLab) -> None:
-    block_lab.python(SAVE)
-    source, table, cluster, tuning, missing, *_ = block_lab.python(LOAD).splitlines()
+def test_saved_and_loaded_by_name(server_lab: BlockLab) -> None:
+    server_lab.python(SAVE)
+    source, table, cluster, tuning, missing, *_ = server_lab.python(LOAD).splitlines()
     assert source == "SourcePlace(uri='s3://scans/', patterns=('*.pdf',)) {'secret': 'hunter2-secret'}"
     assert table == "TablePlace(uri='s3://books') {'AWS_SECRET_ACCESS_KEY': 'hunter2-secret'}"
     assert cluster == "ClusterPlace(address='head:6379', namespace='', runtime_env={}) hunter2-secret"
@@ -63,10 +63,10 @@ def test_saved_and_loaded_by_name(block_lab: BlockLab) -> None:
     assert missing == "UsageError there is no block corpus-source/nowhere"
 
 
-def test_the_server_shows_no_secret(block_lab: BlockLab) -> None:
-    block_lab.python(SAVE.replace(".save(", ".save(overwrite=True, name="))
-    documents = block_lab.lab.api("block_documents/filter", {"include_secrets": False})
+def test_the_server_shows_no_secret(server_lab: BlockLab) -> None:
+    server_lab.python(SAVE.replace(".save(", ".save(overwrite=True, name="))
+    documents = server_lab.lab.api("block_documents/filter", {"include_secrets": False})
     assert {each["block_type"]["slug"] for each in documents} >= OURS
     assert "hunter2" not in json.dumps(documents)
-    for file in block_lab.lab.home.prefect.rglob("*"):
+    for file in server_lab.lab.home.prefect.rglob("*"):
         assert not file.is_file() or b"hunter2" not in file.read_bytes(), file
