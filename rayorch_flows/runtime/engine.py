@@ -223,6 +223,7 @@ class Engine:
             whole = len(active.rows) == len(submission.indices)
             chosen = [c if whole else [c[row] for row in active.rows] for c in submission.columns]
             columns = self._traffic.blocks.store_sources(self.plan, chosen)
+            self._traffic.machine.draining = submission.last
             self._traffic.machine.admit(submission.id, active.attempt, len(active.rows), columns)
         except (ContractError, RayorchFlowsError) as error:
             known = error if isinstance(error, RayorchFlowsError) else ExecutionError(str(error))

@@ -219,7 +219,9 @@ class _Run:
         self._first = last
         columns = tuple(column[first:last] for column in self._columns)
         indices = list(range(first, last))
-        submission = Submission(f"run-{number}", columns, indices, self, self.tally, children=self._children)
+        submission = Submission(
+            f"run-{number}", columns, indices, self, self.tally, children=self._children, last=last >= self.rows
+        )
         self._numbers[submission.id] = len(self._numbers)
         self.active[submission.id] = submission
         self.peak = max(self.peak, len(self.active))

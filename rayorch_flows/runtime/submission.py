@@ -47,7 +47,8 @@ class Submission:
     """A microbatch for the engine: source columns, the original index of each row, and who hears about it.
 
     ``snapshot`` holds fresh metrics of every Call, a few times a second, if ``watched``; results say what became of
-    the ``children`` of a source item only where somebody wants to know.
+    the ``children`` of a source item only where somebody wants to know. ``last``: its listener has no other to come, so
+    that its tail may be spread over all actors.
     """
 
     id: str
@@ -58,6 +59,7 @@ class Submission:
     attempt: int = 1
     watched: bool = False
     children: bool = True
+    last: bool = True
     snapshot: tuple[CallMetrics, ...] = ()
 
 

@@ -20,6 +20,7 @@ from rayorch_flows.lineage.protocol import (
 from rayorch_flows.program.outcomes import Cause, CauseKind
 from rayorch_flows.program.plan import Plan
 from rayorch_flows.runtime.blocks import BlockTable, SlotPolicy
+from rayorch_flows.runtime.cost import BatchCost
 from rayorch_flows.runtime.faults import is_lost_payload, segments_reading, who_died
 from rayorch_flows.runtime.metrics import RunTally
 from rayorch_flows.runtime.pool import Flight, Pool, Post, Replica
@@ -57,6 +58,7 @@ class Traffic:
         ]
         self.timed = [pool for pool in self.pools if pool.deadline_s is not None]
         self._slots = {call.id: SlotPolicy(call.streams) for module in calls for call in module}
+        self._costs = [BatchCost() for _ in plan.calls]
         self.machine = Machine(plan)
         self.blocks = BlockTable()
 
@@ -81,16 +83,18 @@ class Traffic:
             if not pool.live or not machine.ready(module):
                 continue
             workers = len(pool.live)
+            idle = sum(not replica.flights for replica in pool.live)
             for depth in range(pool.max_in_flight):
                 dry = False
                 for replica in pool.live[:]:
                     if len(replica.flights) != depth or replica.gone:
                         continue
-                    batch = machine.reserve(module, idle=not depth, workers=workers)
+                    batch = machine.reserve(module, idle=0 if depth else idle, workers=workers)
                     if batch is None:
                         dry = True
                         break
                     self._send(replica, batch)
+                    idle -= 1
                 if dry:
                     break
 
@@ -164,6 +168,9 @@ class Traffic:
 
     def _tally(self, batch: DispatchBatch, started: float, ended: float) -> None:
         self._telemetry.batch(batch.call, batch.size, ended - started)
+        cost = self._costs[batch.call]
+        cost.seen(batch.size, ended - started)
+        self.machine.learn(batch.call, cost.overhead_rows())
         if len(batch.segments) == 1:
             if active := self._active.get(batch.segments[0].microbatch):
                 active.submission.tally.calls[batch.call].batch(batch.size, 1.0, started, ended)
