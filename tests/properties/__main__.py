@@ -55,7 +55,7 @@ def main() -> int:
             covered += more
             failed += seeds
             if done % max(1, len(work) // 10) == 0:
-                print(f"{done * 100 // len(work)}%, {len(failed)} failed", file=sys.stderr, flush=True)
+                print(f"{done * 100 // len(work)}%, {len(failed)} failed", *failed[:20], file=sys.stderr, flush=True)
     elapsed = time.monotonic() - began
     print(f"{options.programs} programs in {elapsed:.1f} s, {len(failed)} failed", *sorted(failed)[:20])
     print(", ".join(f"{count} {what}" for what, count in sorted(covered.items())))

@@ -15,14 +15,18 @@ from tests.properties.programs import Reader, Spec, generate, lower
 
 
 def bare(plan: Plan) -> Plan:
-    """A Plan without what only names or locates: names, lines, Functions, keyword arguments, fingerprints."""
+    """A Plan without what only names or locates: names, lines, Functions, keyword arguments,
+    Ray's own options, fingerprints."""
     return replace(
         plan,
         name="",
         domains=tuple(replace(d, name="", where=None) for d in plan.domains),
         ports=tuple(replace(p, name="", where=None) for p in plan.ports),
         calls=tuple(replace(c, name="", kwargs=(), where=None) for c in plan.calls),
-        modules=tuple(replace(m, name="", function=None, args=(), kwargs=(), where=None) for m in plan.modules),
+        modules=tuple(
+            replace(m, name="", function=None, args=(), kwargs=(), where=None, options=replace(m.options, actor=()))
+            for m in plan.modules
+        ),
         semantic_fingerprint="",
         physical_fingerprint="",
     )
