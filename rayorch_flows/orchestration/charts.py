@@ -30,13 +30,14 @@ def timeline(calls: Sequence[CallSummary], elapsed_s: float) -> str:
         if call.batches:
             parts.append(_bar(x, y, length, color, opacity=0.25))
             parts.append(_bar(x, y, length * min(1.0, busy), color))
-            parts.append(_text(_WIDTH - 112, y + 13, f"{busy:.1f} busy, {call.busy_s:.1f} s"))
+            parts.append(_text(_WIDTH - 112, y + 13, f"{busy:.1f} actors busy"))
+    digits = ".1f" if span >= 2 else ".2f" if span >= 0.2 else ".3f"
     for tick in range(5):
         x = _LABEL + plot * tick / 4
         parts.append(
             f'<line x1="{x:.1f}" y1="24" x2="{x:.1f}" y2="{30 + len(calls) * _ROW}" stroke="#cbd5e1" stroke-width="1"/>'
         )
-        parts.append(_text(x, 16, f"{span * tick / 4:.1f} s", anchor="middle"))
+        parts.append(_text(x, 16, f"{span * tick / 4:{digits}} s", anchor="middle"))
     return _data_uri(40 + len(calls) * _ROW, parts)
 
 
@@ -65,7 +66,9 @@ def histogram(calls: Sequence[CallSummary]) -> str:
         parts.append(_text(_LABEL + width / 2, base + 13, bins[0][0], anchor="middle"))
         if len(bins) > 1:
             parts.append(_text(_LABEL + plot - width / 2, base + 13, bins[-1][0], anchor="middle"))
-        parts.append(_text(_WIDTH - 112, top + high / 2, f"{call.batches} batches"))
+        parts.append(
+            _text(_WIDTH - 112, top + high / 2, f"{call.batches} {'batch' if call.batches == 1 else 'batches'}")
+        )
         parts.append(_text(_WIDTH - 112, top + high / 2 + 14, f"mean {call.mean_batch:.1f}, fill {call.fill:.0%}"))
     return _data_uri(24 + len(shown) * (high + 26), parts)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import dataclass, field
 from typing import Any, Final, cast
 from uuid import UUID
 
@@ -24,7 +25,7 @@ from rayorch_flows.orchestration.problems import gist
 from rayorch_flows.orchestration.progress import current_board, finished_part
 from rayorch_flows.orchestration.report import microbatch_report
 from rayorch_flows.orchestration.running import inside_its_parent, stoppable
-from rayorch_flows.orchestration.summary import MicrobatchSummary
+from rayorch_flows.orchestration.summary import CallSummary, MicrobatchSummary, merge_calls
 from rayorch_flows.orchestration.task_runner import SharedRayTaskRunner
 from rayorch_flows.orchestration.unit import leave_summary, open_unit
 from rayorch_flows.program.outcomes import Cause
@@ -46,6 +47,18 @@ class MicrobatchFailed(ExecutionError):
 
 class MicrobatchCancelled(MicrobatchFailed):
     """Somebody cancelled the flow run."""
+
+
+@dataclass(slots=True)
+class _Attempts:
+    """The attempts of a flow run before this one, which Prefect has made in this process."""
+
+    began: float
+    calls: list[list[CallSummary]] = field(default_factory=list[list[CallSummary]])
+    engine_s: float = 0.0
+
+
+_unfinished: Final[dict[str, _Attempts]] = {}
 
 
 def _run_name() -> str:
@@ -83,16 +96,17 @@ async def ingest_microbatch(
         cluster: The Ray cluster, host:port or ray-cluster/NAME; without it RAY_ADDRESS, or an embedded cluster.
         engine: Settings by Call, or engine-settings/NAME.
     """
-    began = time.monotonic()
     logger = get_run_logger()
     attempt, last = _attempt()
     places = await find_places(table, source, cluster, engine)
     prepared = prepare(flow).tuned(places.tuning)
     unit = await asyncio.to_thread(open_unit, places, prepared, microbatch)
     run_id: str | None = current_flow_run.id
+    before = _unfinished.setdefault(run_id or microbatch, _Attempts(time.monotonic()))
     summary = MicrobatchSummary(
         microbatch=microbatch,
         flow_run_id=run_id or "",
+        child_noun=prepared.child_noun,
         sources=unit.total,
         staged=unit.staged,
         attempts=attempt,
@@ -117,15 +131,18 @@ async def ingest_microbatch(
         if aborted is not None:
             error = MicrobatchFailed(f"aborted: {aborted.message}", summary)
     except StopAsked:
-        error = MicrobatchCancelled(
-            "cancelled: what is finished is staged, the next ingest goes on from there", summary
-        )
+        error = MicrobatchCancelled(CANCELLED, summary)
     except Exception as raised:
         if not last:
+            before.calls.append(summary.calls)
+            before.engine_s += summary.engine_s
             raise
         error = MicrobatchFailed(gist(raised), summary)
         error.__cause__ = raised
-    summary.elapsed_s = round(time.monotonic() - began, 3)
+    _unfinished.pop(run_id or microbatch, None)
+    summary.calls = merge_calls([*before.calls, summary.calls])
+    summary.engine_s = round(before.engine_s + summary.engine_s, 3)
+    summary.elapsed_s = round(time.monotonic() - before.began, 3)
     summary.error = "" if error is None else str(error)
     await _publish(summary, unit.table.uri)
     if not inside_its_parent():

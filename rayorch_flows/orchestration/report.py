@@ -13,12 +13,12 @@ SHOWN_FAILURES: Final = 30
 
 def microbatch_report(part: MicrobatchSummary, table: str, dashboard_url: str = "") -> str:
     """What one microbatch did, for somebody who opens its flow run."""
-    head = "committed" if part.committed else "not committed"
+    head = "not committed" if not part.committed else "stopped early" if part.error else "committed"
     lines = [
         f"# Microbatch {part.microbatch[:12]}: {head}",
         "",
         f"{_count(part.sources, 'source')}: {part.present} present, {part.failed} failed, {part.dropped} dropped. "
-        f"{_count(part.children, 'child', 'children')}, {part.children_failed} failed. "
+        f"{part.children} {part.child_noun}, {part.children_failed} failed. "
         f"{part.elapsed_s:.1f} s ({part.engine_s:.1f} s in the engine), attempt {part.attempts}"
         + (f", {part.staged} taken over from earlier attempts." if part.staged else "."),
         "",
@@ -73,14 +73,14 @@ def _calls(calls: Sequence[CallSummary], elapsed_s: float, *, pictures: bool) ->
     lines = [
         "## Calls",
         "",
-        "| Call | Domain | Grains | batches | mean batch | fill | busy s | p50 s | p95 s | retries | failed "
-        "| suppressed | dropped |",
+        "| Call | Domain | Grains | failed | suppressed | dropped | retries | batches | mean batch | fill | busy s "
+        "| p50 s | p95 s |",
         "| --- | --- |" + " ---: |" * 11,
     ]
     lines += [
-        f"| {_cell(call.call)} | {_cell(call.domain)} | {call.grains} | {call.batches} | {call.mean_batch:.1f} "
-        f"| {call.fill:.0%} | {call.busy_s:.1f} | {call.p50_s:.3f} | {call.p95_s:.3f} | {call.retries} "
-        f"| {call.failed} | {call.suppressed} | {call.dropped} |"
+        f"| {_cell(call.call)} | {_cell(call.domain)} | {call.grains} | {call.failed} | {call.suppressed} "
+        f"| {call.dropped} | {call.retries} | {call.batches} | {call.mean_batch:.1f} | {call.fill:.0%} "
+        f"| {call.busy_s:.1f} | {call.p50_s:.3f} | {call.p95_s:.3f} |"
         for call in calls
     ]
     lines.append("")

@@ -39,6 +39,7 @@ class Story:
             self.say(
                 f"Microbatch {name}: {part.present} present, {part.failed} failed, {part.dropped} dropped, "
                 f"{part.children} {self._board.child_noun} in {part.elapsed_s:.1f} s"
+                + (f"; {part.error}" if part.error else "")
             )
         else:
             self.say(f"Microbatch {name} is not committed: {part.error}")

@@ -81,10 +81,12 @@ class FailureLine(BaseModel):
 
 
 class MicrobatchSummary(BaseModel):
-    """One microbatch, as its flow run leaves it. ``staged`` parents were there before this attempt."""
+    """One microbatch, as its flow run leaves it. ``staged`` parents were there before this attempt; times and Calls
+    count all attempts that were made in one process."""
 
     microbatch: str
     flow_run_id: str = ""
+    child_noun: str = "children"
     committed: bool = False
     sources: int = 0
     present: int = 0

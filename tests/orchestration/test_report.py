@@ -74,7 +74,8 @@ def test_the_report_of_a_microbatch() -> None:
     assert "[Ray dashboard](http://ray:8265)" in text
     assert "| a\\|b.pdf |  | encrypted | no &lt;password> |" in text
     assert "| c.pdf | page 3 | timeout | slow |" in text
-    assert re.search(r"\| render \| page \| 20 \| 5 \| 4\.0 \| 50% \|", text)
+    assert "30 children, 0 failed" in text
+    assert re.search(r"\| render \| page \| 20 \| 0 \| 0 \| 0 \| 0 \| 5 \| 4\.0 \| 50% \|", text)
     assert text.count("](data:image/svg+xml;base64,") == 2
     for line in text.splitlines():
         if line.startswith("| ---"):
