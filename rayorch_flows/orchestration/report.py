@@ -56,13 +56,13 @@ def ingest_report(summary: IngestSummary, parts: Sequence[MicrobatchSummary], ui
         "| microbatch | sources | present | failed | children | attempt | seconds | |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |",
     ]
-    for part in sorted(parts, key=lambda each: each.committed):
+    for part in sorted(parts, key=lambda each: not each.error):
         name = part.microbatch[:12]
         if ui_url and part.flow_run_id:
             name = f"[{name}]({ui_url}/runs/flow-run/{part.flow_run_id})"
         lines.append(
             f"| {name} | {part.sources} | {part.present} | {part.failed} | {part.children} | {part.attempts} "
-            f"| {part.elapsed_s:.1f} | {'committed' if part.committed else _cell(part.error, 120)} |"
+            f"| {part.elapsed_s:.1f} | {_cell(part.error, 120) or 'committed'} |"
         )
     return "\n".join([*lines, ""])
 
