@@ -73,10 +73,17 @@ class Page:
         """Click the smallest visible element that says so, with a real mouse event."""
         find = f"({_VISIBLE})({json.dumps(text)}, {json.dumps(tag)})"
         self.wait_for(f"!!{find}", repr(text))
-        place = self.evaluate(
-            f"(() => {{ const e = {find}; e.scrollIntoView({{block: 'center'}});"
-            "const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2] })()"
+        self.evaluate(f"{find}.scrollIntoView({{block: 'center'}})")
+        middle = (
+            f"(() => {{ const r = {find}.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2] }})()"
         )
+        place = None
+        for _ in range(40):  # until the page has stopped moving
+            before, place = place, self.evaluate(middle)
+            if place == before:
+                break
+            time.sleep(0.25)
+        assert place is not None
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=place[0], y=place[1], button="left", clickCount=1)
         self.clicks += 1
