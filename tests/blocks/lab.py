@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tomllib
+import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,6 +50,15 @@ class BlockLab:
         )
         assert done.returncode == 0, done.stdout
         return done.stdout
+
+    def forget_block_types(self, slugs: set[str]) -> None:
+        """Delete Block types of the server."""
+        for each in self.lab.api("block_types/filter"):
+            if each["slug"] in slugs:
+                state = server.read_state(self.lab.home)
+                assert state is not None
+                request = urllib.request.Request(f"{state.api_url}/block_types/{each['id']}", method="DELETE")
+                urllib.request.urlopen(request, timeout=30).close()
 
     def block_types(self) -> set[str]:
         return {each["slug"] for each in self.lab.api("block_types/filter")}
