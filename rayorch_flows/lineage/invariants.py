@@ -13,6 +13,8 @@ from rayorch_flows.lineage.tables import Phase
 from rayorch_flows.program.outcomes import OutcomeCode
 from rayorch_flows.program.plan import NO_ID
 
+_READY, _IN_FLIGHT, _SEALED = int(Phase.READY), int(Phase.IN_FLIGHT), int(Phase.SEALED)
+
 
 class InvariantError(AssertionError):
     """The machine's state contradicts itself; the message tells which object, and how."""
@@ -62,10 +64,11 @@ def _check_lineage(microbatch: Microbatch) -> None:
         owners = [NO_ID] * entities
         for parent in range(len(above.parent)):
             for child in state.children(parent):
-                _require(owners[child] == NO_ID, f"{where}: Entity {child} in two Expansions")
+                if owners[child] != NO_ID:
+                    raise InvariantError(f"{where}: Entity {child} in two Expansions")
                 owners[child] = parent
-                _require(state.parent[child] == parent, f"{where}: Entity {child} does not know its parent")
-                _require(state.root[child] == above.root[parent], f"{where}: Entity {child} has another root")
+                if state.parent[child] != parent or state.root[child] != above.root[parent]:
+                    raise InvariantError(f"{where}: Entity {child} does not know its parent or its root")
         _require(NO_ID not in owners, f"{where}: an Entity belongs to no Expansion")
 
 
@@ -84,35 +87,30 @@ def _check_grains(microbatch: Microbatch, batches: Mapping[int, DispatchBatch]) 
                 )
     for call in plan.calls:
         state = microbatch.calls[call.id]
-        phases = Counter(state.phase)
+        phase = state.phase
         where = f"{microbatch.id}/{call.name}"
-        _require(
-            (phases[Phase.READY], phases[Phase.IN_FLIGHT], phases[Phase.SEALED])
-            == (state.ready, state.in_flight, state.sealed),
-            f"{where}: counters {state.ready, state.in_flight, state.sealed} but phases {dict(phases)}",
-        )
-        for grain, phase in enumerate(state.phase):
-            if phase == Phase.IN_FLIGHT:
-                _require(
-                    flying[call.id][grain] == 1,
-                    f"{where}: Grain {grain} in flight {flying[call.id][grain]} times",
-                )
-        _require(state.failures.total() == state.failed, f"{where}: {state.failed} failed, by cause {state.failures}")
-        waiting_to_leave = Counter(state.queue.queued())
+        counted = tuple(phase.count(code) for code in (Phase.READY, Phase.IN_FLIGHT, Phase.SEALED))
+        if counted != (state.ready, state.in_flight, state.sealed):
+            raise InvariantError(f"{where}: counters {state.ready, state.in_flight, state.sealed}, phases {counted}")
+        in_flight = Counter(grain for grain, code in enumerate(phase) if code == _IN_FLIGHT)
+        if any(flying[call.id][grain] != 1 for grain in in_flight):
+            raise InvariantError(f"{where}: in flight {in_flight}, in dispatch batches {flying[call.id]}")
+        if state.failures.total() != state.failed:
+            raise InvariantError(f"{where}: {state.failed} failed, by cause {state.failures}")
+        queued = state.queue.queued()
+        waiting_to_leave = Counter(queued)
         for group in (*state.urgent, *state.tail):
-            waiting_to_leave.update(grain for grain in group if state.phase[grain] == Phase.READY)
-        ready = Counter(grain for grain, phase in enumerate(state.phase) if phase == Phase.READY)
-        _require(waiting_to_leave == ready, f"{where}: queued {waiting_to_leave}, ready {ready}")
-        _require(state.queue.size == len(state.queue.queued()), f"{where}: queue size")
+            waiting_to_leave.update(grain for grain in group if phase[grain] == _READY)
+        ready = Counter(grain for grain, code in enumerate(phase) if code == _READY)
+        if waiting_to_leave != ready:
+            raise InvariantError(f"{where}: queued {waiting_to_leave}, ready {ready}")
+        _require(state.queue.size == len(queued), f"{where}: queue size")
         outcomes = microbatch.ports[call.outputs[0]].outcome if call.outputs else b""
         for grain, outcome in enumerate(outcomes):
-            sealed = state.phase[grain] == Phase.SEALED
-            _require(
-                sealed == bool(outcome),
-                f"{where}: Grain {grain} {Phase(state.phase[grain]).name}, output {outcome}",
-            )
-        for port in call.outputs[1:]:
-            _require(microbatch.ports[port].outcome == outcomes, f"{where}: outputs not published together")
+            if (phase[grain] == _SEALED) != bool(outcome):
+                raise InvariantError(f"{where}: Grain {grain} {Phase(phase[grain]).name}, output {outcome}")
+        if any(microbatch.ports[port].outcome != outcomes for port in call.outputs[1:]):
+            raise InvariantError(f"{where}: outputs not published together")
 
 
 def _check_outcomes(microbatch: Microbatch) -> None:
@@ -126,11 +124,8 @@ def _check_outcomes(microbatch: Microbatch) -> None:
                 f"{microbatch.id}/{port.name}: {entity} has a cause and outcome {items.outcome[entity]}",
             )
         for entity, block in enumerate(items.block):
-            if block != NO_BLOCK:
-                _require(
-                    items.outcome[entity] == OutcomeCode.PRESENT and items.left[entity],
-                    f"{microbatch.id}/{port.name}: {entity} holds block {block} without need",
-                )
+            if block != NO_BLOCK and not (items.outcome[entity] == OutcomeCode.PRESENT and items.left[entity]):
+                raise InvariantError(f"{microbatch.id}/{port.name}: {entity} holds block {block} without need")
 
 
 def _check_open(microbatch: Microbatch) -> None:
@@ -140,7 +135,7 @@ def _check_open(microbatch: Microbatch) -> None:
     for call in plan.calls:
         roots = microbatch.domains[call.domain].root
         for grain, phase in enumerate(microbatch.calls[call.id].phase):
-            found[roots[grain]] += phase != Phase.SEALED
+            found[roots[grain]] += phase != _SEALED
     _require(found == microbatch.open, f"{microbatch.id}: open {microbatch.open}, found {found}")
     for row in range(microbatch.rows):
         _require(bool(microbatch.terminal[row]) == (not found[row]), f"{microbatch.id}: row {row} terminal?")
