@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks import harness, report, selection
 
-BENCHMARKS = ("containment", "overhead", "scaling", "fill", "ablation", "timeline", "memory", "real", "simulate")
+BENCHMARKS = ("containment", "overhead", "scaling", "fill", "ablation", "timeline", "memory", "real", "simulate", "gpu")
 
 
 def main(arguments: list[str] | None = None) -> int:

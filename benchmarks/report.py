@@ -27,6 +27,7 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
     "memory": ("items", "wall_s", "ideal_s", "peak_store_mib", "peak_over_budget", "spilled_mib",
                "small_before_long_share"),
     "real": ("items", "ocr_pages", "wall_s", "items_per_s", "digest"),
+    "gpu": ("items", "wall_s", "items_per_s", "model_busy", "host_busy_s", "gpu_utilisation", "mean_batch"),
     "simulate": ("items", "busy", "fill", "driver_busy", "call_us", "machine_us_per_page", "saturates_at_gpus"),
 }  # fmt: skip
 
