@@ -11,7 +11,7 @@ HOME_VARIABLE: Final = "RAYORCH_FLOWS_HOME"
 PREFERRED_PORT: Final = 4270
 START_TIMEOUT_S: Final = 90.0
 """How long the embedded server may take on its first start, when it creates its database."""
-ANSWER_TIMEOUT_S: Final = 25.0
+ANSWER_TIMEOUT_S: Final = 15.0
 """How long a server or a cluster that was named by its address may take to answer."""
 
 

@@ -137,11 +137,18 @@ def source_failures(rows: ArrowTable) -> list[FailureLine]:
 
 
 def child_failures(rows: ArrowTable) -> list[FailureLine]:
-    """Children that failed by themselves; those suppressed with them are in the table only."""
+    """Children that failed, and those suppressed under a source item that is present: the holes in it.
+
+    Children suppressed together with their source item are in the table only: the item is a failure itself.
+    """
     lists = rows["children"].combine_chunks()
     children = pc.list_flatten(lists)
-    failed = pc.equal(pc.struct_field(children, "outcome"), ItemOutcome.FAILED.value)
-    parents = rows["uri"].combine_chunks().take(pc.list_parent_indices(lists).filter(failed))
+    owners = pc.list_parent_indices(lists)
+    outcome = pc.struct_field(children, "outcome")
+    alive = pc.equal(rows["outcome"].combine_chunks().take(owners), ItemOutcome.PRESENT.value)
+    hole = pc.and_(pc.equal(outcome, ItemOutcome.SUPPRESSED.value), alive)
+    failed = pc.or_(pc.equal(outcome, ItemOutcome.FAILED.value), hole)
+    parents = rows["uri"].combine_chunks().take(owners.filter(failed))
     return [
         FailureLine(
             uri=uri,

@@ -52,7 +52,8 @@ class Counts:
             self.outcomes[outcome.outcome] += 1
             for child in outcome.children:
                 self.children[child.domain] += 1
-                self.children_failed += child.outcome is ItemOutcome.FAILED
+                hole = child.outcome is ItemOutcome.SUPPRESSED and outcome.outcome is ItemOutcome.PRESENT
+                self.children_failed += hole or child.outcome is ItemOutcome.FAILED
             if outcome.cause is not None and len(self.sample) < _SAMPLE:
                 self.sample = (*self.sample, (outcome.index, outcome.cause))
 
