@@ -127,6 +127,8 @@ async def ingest(
     parts: list[MicrobatchSummary] = []
     cancelled = False
     if work.microbatches:
+        if summary.ui:
+            board.tell(f"Watch it at {summary.ui}/runs/flow-run/{summary.flow_run_id}")
         if deployment is None:
             board.stage = "starting Ray"
             info = await asyncio.to_thread(clusters.connect, home(), places.cluster)
