@@ -23,8 +23,10 @@ class PlanIndex:
     """Tuples indexed by Port, Call, Domain or module id.
 
     ``uses`` counts for each holder Port the consumers of one of its Items: a Call argument or an output each count
-    one, a broadcast anywhere between counts one for the whole life of the source item (``pinned``). ``group_uses``
-    counts the Domains that are expanded from a Port's list elements.
+    one, a broadcast anywhere between counts one for the whole life of the source item. ``leftover`` are the holders
+    whose Items may outlive their consumers: those under a broadcast, and what lies under a reduce that does not wait
+    for the values of dropped members. ``group_uses`` counts the Domains that are expanded from a Port's list
+    elements.
     """
 
     plan: Plan
@@ -41,7 +43,7 @@ class PlanIndex:
     domain_broadcasts: tuple[tuple[int, ...], ...]
     domain_path: tuple[tuple[int, ...], ...]
     uses: tuple[int, ...]
-    pinned: tuple[int, ...]
+    leftover: tuple[int, ...]
     call_releases: tuple[tuple[Release, ...], ...]
     output_releases: tuple[Release, ...]
     single_input: tuple[bool, ...]
@@ -70,7 +72,7 @@ def build_index(plan: Plan) -> PlanIndex:
         for port in plan.outputs
         for r in _releases(plan, port)
     )
-    pinned = tuple(sorted(_pinned(plan)))
+    pinned = _pinned(plan)
     uses = [0] * len(ports)
     for release in [*(r for releases in call_releases for r in releases), *output_releases]:
         uses[release.holder] += 1
@@ -98,7 +100,7 @@ def build_index(plan: Plan) -> PlanIndex:
         ),
         domain_path=tuple(_path(plan, d.id) for d in domains),
         uses=tuple(uses),
-        pinned=pinned,
+        leftover=tuple(sorted(pinned | _late(plan))),
         call_releases=tuple(call_releases),
         output_releases=output_releases,
         single_input=tuple(len(c.inputs) == 1 for c in calls),
@@ -156,6 +158,16 @@ def _pinned(plan: Plan) -> set[int]:
                 port = plan.ports[port].inputs[0]
             found.add(port)
     return found
+
+
+def _late(plan: Plan) -> set[int]:
+    """Holders under a reduce with members of its own: Items below a dropped member may be born after the consumer."""
+    return {
+        release.holder
+        for spec in plan.ports
+        if spec.kind is PortKind.REDUCE and spec.inputs[0] != spec.inputs[1]
+        for release in _releases(plan, spec.inputs[0])
+    }
 
 
 def _upstream(plan: Plan) -> tuple[frozenset[int], ...]:

@@ -178,7 +178,7 @@ class Machine:
             return
         state.taken[row] = 1
         self._retention.let_go(state, self.index.output_releases, [row])
-        holders = self._holders() if state.sweep[row] else self.index.pinned
+        holders = self._holders() if state.sweep[row] else self.index.leftover
         for port in holders:
             path = self.index.domain_path[self.plan.ports[port].domain]
             self._retention.let_go_all(state, port, state.descendants(path, [row]))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from rayorch_flows.lineage.protocol import AttemptFailure
 from rayorch_flows.program.plan import Options
 from rayorch_flows.program.recovery import RecoveryPolicy
-from tests.lineage.scripted import GROUP, LIST, Script, call, program, run, step
+from tests.lineage.scripted import GROUP, LIST, MASK, Script, call, program, run, step
 from tests.lineage.test_scheduling import pages_of, reserved
 from tests.properties.driver import Driver
 from tests.properties.programs import Expand, Filter, Reader, Reduce, Source
@@ -90,3 +90,22 @@ def test_a_poisonous_grain_among_microbatches_fails_alone() -> None:
         "failed",
         "present",
     ]
+
+
+def test_a_dropped_members_value_that_comes_after_its_parents_reduce_goes_with_the_source_item() -> None:
+    """The reduce does not wait for what lies below dropped members: it is born when its consumer is done."""
+    options = Options(batch_size=1, max_in_flight=1)
+    plan = program(
+        Source("list"), Expand((0,)), call(0, 1, roles=MASK), Filter(1, 2), call(1, 1, roles=LIST), Expand((4,)),
+        Reduce((5,)), Reduce((6,), 3), call(2, 7), outputs=[8], options=options,
+    )  # fmt: skip
+    script = Script(plan, {(0, (0, 0)): False, (0, (0, 1)): False}, {(0, 0): 2, (0, 1): 1})
+    driver = Driver(plan, Reader(b""), microbatches=[(2, script)])
+    driver.admit(driver.microbatches["mb0"])
+    for event in ("reserve", "complete") * 2:
+        step(driver, (event, 0))  # both masks of row 0: its list is empty, its last Call may run
+    step(driver, ("reserve", 2), ("complete", 2))
+    for event in ("reserve", "complete") * 2:
+        step(driver, (event, 1))  # what nobody will look at; now row 0 is done, row 1 is not
+    assert [result.row for result in driver.results] == [0]
+    driver.run()

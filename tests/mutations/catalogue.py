@@ -273,8 +273,14 @@ MUTANTS = (
     Mutant(
         "payloads that no consumer will run for stay until the microbatch ends",
         "machine.py",
-        "holders = self._holders() if state.sweep[row] else self.index.pinned",
-        "holders = self.index.pinned",
+        "holders = self._holders() if state.sweep[row] else self.index.leftover",
+        "holders = self.index.leftover",
+    ),
+    Mutant(
+        "payloads below dropped members stay until the microbatch ends",
+        "index.py",
+        "leftover=tuple(sorted(pinned | _late(plan))),",
+        "leftover=tuple(sorted(pinned)),",
     ),
     Mutant(
         "rejected rows keep their block",
