@@ -33,7 +33,7 @@ def environment(lab: Lab) -> dict[str, str]:
             "PREFECT_HOME": str(lab.directory / "worker"),
             "PREFECT_WORKER_QUERY_SECONDS": "2",
             "PREFECT_RUNNER_POLL_FREQUENCY": "2",
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": lab.environment.get("PYTHONPATH", str(ROOT)),
             "RAYORCH_FLOWS_HOME": str(lab.home.root),
             "RAYORCH_TOY_LOG": str(lab.log),
         }
