@@ -299,7 +299,7 @@ class Machine:
             for column, source in zip(columns, inputs, strict=True):
                 append(column, state, source.port, grains)
         size = sum(len(segment.grains) for segment in segments)
-        batch = DispatchBatch(self._batch_id, module, call, tuple(segments), columns, size)
+        batch = DispatchBatch(self._batch_id, module, call, tuple(segments), columns, size, reservation.alone)
         self._batches[batch.id] = batch
         return batch
 
@@ -320,6 +320,7 @@ class Machine:
                 failure,
                 batch.size,
                 mixed,
+                batch.alone,
                 max(calls.udf_failures.get(grain, 0) for grain in grains),
                 max(calls.infra_failures.get(grain, 0) for grain in grains),
             ),

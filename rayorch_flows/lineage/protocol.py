@@ -68,7 +68,10 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class DispatchBatch:
-    """What one worker call carries. Rows are the segments' Grains, one segment after the other."""
+    """What one worker call carries. Rows are the segments' Grains, one segment after the other.
+
+    ``alone``: its actor holds no other batch from its dispatch to its answer, so that a death can only be its own.
+    """
 
     id: int
     module: int
@@ -76,6 +79,7 @@ class DispatchBatch:
     segments: tuple[Segment, ...]
     columns: tuple[Column, ...]
     size: int
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,12 +27,13 @@ class Recovery(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FailedAttempt:
-    """What the decision looks at: the size of the dispatch batch that failed, whether it mixed microbatches, and how
-    often the Grains to decide on failed before, by exception and by infrastructure."""
+    """What the decision looks at: the size of the dispatch batch that failed, whether it mixed microbatches, whether it
+    had its actor to itself, and how often its Grains failed before, by exception and by infrastructure."""
 
     failure: AttemptFailure
     batch_size: int
     mixed: bool
+    alone: bool
     udf_failures: int
     infra_failures: int
 
@@ -51,7 +52,11 @@ def decide(policy: RecoveryPolicy, attempt: FailedAttempt) -> Recovery:
 
 
 def _isolate(attempt: FailedAttempt) -> Recovery:
-    return Recovery.HALVE if attempt.batch_size > 1 else Recovery.FAIL_RECORD
+    if attempt.batch_size > 1:
+        return Recovery.HALVE
+    if attempt.failure is AttemptFailure.WORKER_DIED and not attempt.alone:
+        return Recovery.RETRY_NOW  # it may have ended well, and its answer died with the batch behind it
+    return Recovery.FAIL_RECORD
 
 
 def _abort(policy: RecoveryPolicy, attempt: FailedAttempt) -> Recovery:

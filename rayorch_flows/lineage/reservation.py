@@ -30,10 +30,12 @@ class CallHistory:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Grains of one Call to dispatch together, by microbatch, in the order in which they leave."""
+    """Grains of one Call to dispatch together, by microbatch, in the order in which they leave; ``alone`` as in the
+    dispatch batch."""
 
     call: int
     groups: tuple[tuple[Microbatch, list[int]], ...]
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +58,21 @@ def reserve(
 ) -> Reservation | None:
     """The next dispatch batch of one module's actors, or None; ``microbatches`` in order of admission.
 
-    Calls that share the module take turns by oldest ready Grain. The Grains are removed from their queues.
+    Calls that share the module take turns by oldest ready Grain. The Grains are removed from their queues. A single
+    Grain under suspicion of having taken an actor down waits for one that holds nothing, and what is behind it waits
+    too, or the actors would never run dry.
     """
     options = index.plan.modules[module].options
     active = [m for m in microbatches if not m.paused]
     for call in _by_age(index, active, module):
         for urgent in (True, False):
-            if (group := _recovery_group(index, active, call, urgent=urgent)) is not None:
-                return Reservation(call, (group,))
+            if (found := _recovery_group(active, call, urgent=urgent)) is not None:
+                microbatch, group = found
+                alone = len(group) == 1 and group[0] in microbatch.calls[call].infra_failures
+                if alone and not asking.idle:
+                    return None
+                _take_recovery_group(index, microbatch, call, group, urgent=urgent)
+                return Reservation(call, ((microbatch, group),), alone)
             if not urgent:
                 break
             limit = _limit(index, active, live_bytes, history, call, asking)
@@ -84,22 +93,27 @@ def _by_age(index: PlanIndex, active: Sequence[Microbatch], module: int) -> list
     return sorted(calls, key=ages.__getitem__)
 
 
-def _recovery_group(
-    index: PlanIndex, active: Sequence[Microbatch], call: int, *, urgent: bool
-) -> tuple[Microbatch, list[int]] | None:
+def _recovery_group(active: Sequence[Microbatch], call: int, *, urgent: bool) -> tuple[Microbatch, list[int]] | None:
     """The next exact group of a recovery queue, less the Grains that a barrier has sealed since."""
     for microbatch in active:
         state = microbatch.calls[call]
         groups = state.urgent if urgent else state.tail
         while groups:
-            group = groups.popleft()
-            left = [grain for grain in group if state.phase[grain] == Phase.READY]
-            if left:
-                parents = microbatch.domains[index.plan.calls[call].domain].parent
-                for grain in left:
-                    state.queue.dispatched(parents[grain], 1)
-                return microbatch, left
+            groups[0] = [grain for grain in groups[0] if state.phase[grain] == Phase.READY]
+            if groups[0]:
+                return microbatch, groups[0]
+            groups.popleft()
     return None
+
+
+def _take_recovery_group(
+    index: PlanIndex, microbatch: Microbatch, call: int, group: list[int], *, urgent: bool
+) -> None:
+    state = microbatch.calls[call]
+    (state.urgent if urgent else state.tail).popleft()
+    parents = microbatch.domains[index.plan.calls[call].domain].parent
+    for grain in group:
+        state.queue.dispatched(parents[grain], 1)
 
 
 def _fill(

@@ -87,7 +87,7 @@ class Traffic:
             for depth in range(pool.max_in_flight):
                 dry = False
                 for replica in pool.live[:]:
-                    if len(replica.flights) != depth or replica.gone:
+                    if len(replica.flights) != depth or replica.gone or (depth and replica.flights[0].batch.alone):
                         continue
                     batch = machine.reserve(module, idle=0 if depth else idle, workers=workers)
                     if batch is None:

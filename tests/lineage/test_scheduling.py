@@ -129,8 +129,32 @@ def test_only_the_running_batch_is_blamed_for_a_dead_actor() -> None:
     driver = pages_of(4, batch_size=2, slow_start=0, recovery=RecoveryPolicy.abort(infra_retries=0), max_in_flight=2)
     assert [reserved(driver), reserved(driver)] == [[(0, 0), (0, 1)], [(0, 2), (0, 3)]]
     driver.answer((1, 0), AttemptFailure.WORKER_DIED)
-    batches = [reserved(driver), reserved(driver), reserved(driver)]
+    batches: list[list[tuple[int, ...]]] = []
+    while batch := reserved(driver):
+        batches.append(batch)
+        driver.answer((1, 0), None)
     assert sorted(batches) == [[(0, 0)], [(0, 1)], [(0, 2), (0, 3)]], "halved, and the innocent batch whole"
+
+
+def test_an_innocent_grain_whose_answer_died_with_the_batch_behind_it_is_not_failed() -> None:
+    """Two single Grains on one actor: the first has ended, the second kills; only the dead actor is seen."""
+    policy = RecoveryPolicy.isolate_tail(infra_retries=0)
+    driver = pages_of(2, batch_size=1, slow_start=0, recovery=policy, max_in_flight=2)
+    assert [reserved(driver), reserved(driver)] == [[(0, 0)], [(0, 1)]]
+    driver.answer((1, 0), AttemptFailure.WORKER_DIED)
+    driver.run()
+    assert driver.results[0].outcomes[0].value == "present"
+
+
+def test_a_suspect_has_an_actor_to_itself_and_what_is_behind_it_waits() -> None:
+    policy = RecoveryPolicy.isolate_tail(infra_retries=1)
+    driver = pages_of(6, batch_size=1, slow_start=0, recovery=policy, max_in_flight=2, replicas=2)
+    assert [reserved(driver), reserved(driver), reserved(driver, 1)] == [[(0, 0)], [(0, 1)], [(0, 2)]]
+    driver.answer((1, 0), AttemptFailure.WORKER_DIED)
+    assert reserved(driver, 1) == [], "the actor holds a batch, and the next one has to be alone"
+    assert reserved(driver, 0) == [(0, 0)]
+    assert driver.actors[1, 0][0].batch.alone
+    assert reserved(driver, 1) == [(0, 1)], "taken back from the dead actor, under no suspicion"
 
 
 def two_microbatches(options: Options) -> Driver:

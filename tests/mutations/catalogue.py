@@ -310,8 +310,20 @@ MUTANTS = (
     Mutant(
         "an innocent sibling is failed with the poisonous one",
         "recovery.py",
-        "return Recovery.HALVE if attempt.batch_size > 1 else Recovery.FAIL_RECORD",
-        "return Recovery.HALVE if attempt.batch_size > 2 else Recovery.FAIL_RECORD",
+        "    if attempt.batch_size > 1:\n        return Recovery.HALVE",
+        "    if attempt.batch_size > 2:\n        return Recovery.HALVE",
+    ),
+    Mutant(
+        "a Grain whose answer died with the batch behind it is failed",
+        "recovery.py",
+        "AttemptFailure.WORKER_DIED and not attempt.alone",
+        "AttemptFailure.NOT_STARTED and not attempt.alone",
+    ),
+    Mutant(
+        "a suspect shares its actor",
+        "reservation.py",
+        "if alone and not asking.idle:",
+        "if not alone and asking.idle > 99:",
     ),
     Mutant(
         "a dead actor aborts the microbatch",

@@ -12,7 +12,7 @@ import pytest
 
 from rayorch_flows import InfrastructureError
 from rayorch_flows.orchestration import cluster
-from rayorch_flows.orchestration.processes import ProcessId
+from rayorch_flows.orchestration.processes import ProcessId, wait_until
 from rayorch_flows.orchestration.settings import Home
 
 
@@ -47,6 +47,8 @@ def test_what_a_killed_command_left_is_removed(home: Home) -> None:
     directory = tempfile.mkdtemp(prefix="rayorch-")
     left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", directory])
     try:
+        command_line = Path(f"/proc/{left.pid}/cmdline")  # empty for a moment after the start
+        assert wait_until(lambda: directory.encode() in command_line.read_bytes(), 10)
         record = home.ray_sessions / "1.json"
         record.write_text(json.dumps({"pid": 1, "started": "long ago", "directory": directory}))
         cluster.clean_sessions(home)

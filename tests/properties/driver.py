@@ -140,7 +140,9 @@ class Driver:
         able = [
             actor
             for actor, flying in self.actors.items()
-            if len(flying) < self.plan.modules[actor[0]].options.max_in_flight and actor[0] not in self.dry
+            if len(flying) < self.plan.modules[actor[0]].options.max_in_flight
+            and actor[0] not in self.dry
+            and not (flying and flying[0].batch.alone)
         ]
         pending = [m for m in self.microbatches.values() if m.state == "pending"]
         choice = self.r.weighted({"complete": 10, "reserve": 10, "admit": 3, "disturb": 2})
@@ -269,6 +271,7 @@ class Driver:
         grains = self.grains(batch)
         require(len(grains) == batch.size == len(set(grains)), "a Grain twice, or a wrong size", batch)
         require(batch.size <= options.batch_size, "a batch over its limit", batch)
+        require(idle or not batch.alone, "a batch that has to be alone was given to a busy actor", batch)
         if options.batching is Batching.PARENT_BOUND:
             require(len({(g[0], g[3][:-1]) for g in grains}) == 1, "parents mixed under parent_bound", grains)
         generations = [generation for s in batch.segments for generation in s.generations]
@@ -528,6 +531,8 @@ class Driver:
             require(self.exceptions[grain] >= 2, "isolated without a retry", grain)
         else:
             require(failure is not AttemptFailure.NOT_STARTED, "blamed for a batch before it", grain)
+            alone = flying.batch.alone or failure is AttemptFailure.DEADLINE
+            require(alone, "blamed for a death that may be another batch's", grain)
             require(self.infra[grain] > recovery.infra_retries, "isolated within its budget", grain)
         require(cause is not None and cause.kind is kind, "isolated with the cause", cause)
         assert cause is not None
