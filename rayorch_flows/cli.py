@@ -8,10 +8,11 @@ import time
 import traceback
 from typing import Annotated, Any, Final
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError, MissingArgumentError, Parameter
 from rich.console import Console
 
 from rayorch_flows import CompileError, RayorchFlowsError, SourceError, TableError, UsageError, __version__
+from rayorch_flows.command import typed
 from rayorch_flows.records.planning import Retry
 
 OK: Final = 0
@@ -240,9 +241,9 @@ def main() -> None:
 def _guarded(arguments: list[str]) -> int:
     """Every way out of a command ends in one clear message and the right exit status."""
     try:
-        status: Any = app(arguments, exit_on_error=False, print_error=True, result_action="return_value")
-    except CycloptsError:
-        return USAGE
+        status: Any = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+    except CycloptsError as error:
+        return _say(_complaint(error), USAGE)
     except (UsageError, SourceError, CompileError) as error:
         return _say(error, USAGE)
     except RayorchFlowsError as error:
@@ -258,6 +259,20 @@ def _guarded(arguments: list[str]) -> int:
             traceback.print_exc()
         return _say(f"{type(error).__name__}: {error}\n  next: run it with --verbose to see more", INFRASTRUCTURE)
     return status if isinstance(status, int) else OK
+
+
+def _complaint(error: CycloptsError) -> UsageError:
+    """What is wrong with the arguments, and where they are described."""
+    command = " ".join(error.command_chain or ())
+    argument = error.argument
+    given = argument is None or argument.tokens
+    if isinstance(error, MissingArgumentError) and argument is not None and not given and error.keyword is None:
+        unknown = [token for token in error.unused_tokens or () if token.startswith("-")]
+        message = f"{command} needs {argument.name}"
+        message += f", and does not know {' '.join(unknown)}" if unknown else ""
+    else:
+        message = str(error)
+    return UsageError(message.strip(), next_step=typed(f"{command} --help".strip()))
 
 
 def _say(message: object, status: int) -> int:

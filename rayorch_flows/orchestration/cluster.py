@@ -15,7 +15,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import tempfile
 import threading
 from collections.abc import Mapping
@@ -27,7 +26,8 @@ from typing import TYPE_CHECKING, Any, Final
 from rayorch_flows.errors import InfrastructureError
 from rayorch_flows.orchestration import processes
 from rayorch_flows.orchestration.processes import ProcessId
-from rayorch_flows.orchestration.settings import ANSWER_TIMEOUT_S, Home, given_ray_address
+from rayorch_flows.orchestration.reach import expect_cluster
+from rayorch_flows.orchestration.settings import Home, given_ray_address
 
 if TYPE_CHECKING:
     from rayorch_flows.orchestration.places import ClusterPlace
@@ -104,9 +104,7 @@ class Connection:
         )
 
     def _given(self, place: ClusterPlace) -> ClusterInfo:
-        _expect_listener(place.address)
-        if place.token:
-            _use_token("RAY_AUTH_TOKEN", place.token)
+        _expect(place)
         runtime_env = worker_environment(place.runtime_env)
         return self._init(place.namespace, runtime_env, address=place.address, runtime_env=runtime_env)
 
@@ -149,15 +147,12 @@ def connect(home: Home, place: ClusterPlace | None = None) -> ClusterInfo:
     global _connection
     import ray
 
-    from rayorch_flows.orchestration.places import ClusterPlace
-
     with _lock:
         if _connection is None:
             if ray.is_initialized():
                 namespace = place.namespace if place is not None and place.namespace else NAMESPACE
                 return ClusterInfo(ray.get_runtime_context().gcs_address, namespace, "", embedded=False)
-            address = given_ray_address()
-            connection = Connection(home, place or (None if address is None else ClusterPlace(address)))
+            connection = Connection(home, place or _environments())
             connection.info()
             _connection = connection
         elif place is not None and place != _connection.place:
@@ -166,6 +161,29 @@ def connect(home: Home, place: ClusterPlace | None = None) -> ClusterInfo:
                 next_step="run each cluster's ingests in a process of their own",
             )
         return _connection.info()
+
+
+def check(place: ClusterPlace | None = None) -> None:
+    """Fail if the cluster that ``connect`` would use cannot be used; start and write nothing."""
+    import ray
+
+    place = place or _environments()
+    if place is not None and _connection is None and not ray.is_initialized():
+        _expect(place)
+
+
+def _expect(place: ClusterPlace) -> None:
+    if place.token:
+        _use_token("RAY_AUTH_TOKEN", place.token)
+    expect_cluster(place.address)
+
+
+def _environments() -> ClusterPlace | None:
+    """The cluster that the environment names, if any."""
+    from rayorch_flows.orchestration.places import ClusterPlace
+
+    address = given_ray_address()
+    return None if address is None else ClusterPlace(address)
 
 
 def current() -> ClusterInfo | None:
@@ -285,22 +303,3 @@ def _use_token(variable: str, value: str) -> None:
     raylet: Any = importlib.import_module("ray._raylet")
     raylet.Config.initialize("")
     raylet.AuthenticationTokenLoader.instance().reset_cache()
-
-
-def _expect_listener(address: str) -> None:
-    """Fail soon and clearly when nothing listens at the address; Ray itself would wait for minutes."""
-    if address == "auto":
-        return
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not host or not port.isdigit():
-        raise InfrastructureError(
-            f"the Ray address {address!r} is no host:port",
-            next_step="give host:6379, or ray://host:10001 from outside the cluster",
-        )
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_TIMEOUT_S / 3).close()
-    except OSError as error:
-        raise InfrastructureError(
-            f"no Ray cluster answers at {address}: {error}",
-            next_step="start it, correct the address (cluster, RAY_ADDRESS), or give none to use an embedded cluster",
-        ) from None

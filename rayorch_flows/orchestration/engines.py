@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, Field
 
+from rayorch_flows.command import typed
 from rayorch_flows.errors import InfrastructureError, UsageError
 from rayorch_flows.orchestration import cluster
 from rayorch_flows.orchestration.places import ClusterPlace
@@ -123,4 +124,4 @@ def actor(name: str) -> Any:
     try:
         return ray.get_actor(name, namespace=cluster.namespace())
     except ValueError:
-        raise UsageError(f"there is no engine host {name!r}", next_step="rayorch-flows engines lists them") from None
+        raise UsageError(f"there is no engine host {name!r}", next_step=typed("engines lists them")) from None

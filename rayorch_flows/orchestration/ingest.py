@@ -98,6 +98,8 @@ async def ingest(
     board = current_board() or Board(tell=lambda line: None)
     story = Story(board)
     places = await find_places(table, source, cluster, engine)
+    if deployment is None:
+        await asyncio.to_thread(clusters.check, places.cluster)
     prepared = (await asyncio.to_thread(prepare, flow)).tuned(places.tuning)
     board.stage = "listing sources"
     record_table = record_table_of(places.table, prepared)

@@ -10,7 +10,9 @@ from typing import Any
 from rich.console import Console
 
 from rayorch_flows.errors import RayorchFlowsError
+from rayorch_flows.orchestration import cluster as clusters
 from rayorch_flows.orchestration.display import displayed
+from rayorch_flows.orchestration.named import named_cluster
 from rayorch_flows.orchestration.places import is_block
 from rayorch_flows.orchestration.prepared import prepare
 from rayorch_flows.orchestration.problems import check_numbers
@@ -30,6 +32,8 @@ def run_ingest(parameters: dict[str, Any], *, as_json: bool, verbose: bool) -> i
     source = parameters["source"]
     if not is_block(source) and local_path(source) is not None:
         list_sources(source, prepared.definition.patterns, problems=[])
+    if not is_block(parameters["cluster"]):
+        clusters.check(named_cluster(parameters["cluster"]))
     console = Console()
     with session(verbose=verbose, meanwhile=_import_flows):
         result = asyncio.run(_run(parameters, console))

@@ -9,6 +9,7 @@ import uuid
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from rayorch_flows.command import typed
 from rayorch_flows.errors import InfrastructureError
 from rayorch_flows.orchestration import server as servers
 from rayorch_flows.orchestration.settings import ANSWER_TIMEOUT_S, given_api_url, home
@@ -33,7 +34,7 @@ def notify(uris: list[str]) -> str:
     given = given_api_url()
     if given is None and (state is None or not state.process.alive()):
         raise InfrastructureError(
-            "there is no Prefect server to notify", next_step="set PREFECT_API_URL, or start one: rayorch-flows ui"
+            "there is no Prefect server to notify", next_step="set PREFECT_API_URL, or start one: " + typed("ui")
         )
     api_url = given or (state.api_url if state is not None else "")
     request = urllib.request.Request(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+
+from rayorch_flows.command import typed
 from rayorch_flows.orchestration import progress
 from rayorch_flows.orchestration.summary import CallSummary, IngestSummary
 
@@ -31,8 +34,8 @@ def summary_text(summary: IngestSummary, child_noun: str) -> str:
         lines += _pair("budget", f"exceeded: {summary.failed} failed, {summary.max_failed} may")
     lines += _pair("table", summary.table)
     if summary.failed or summary.children_failed:
-        lines += _pair("failures", f"rayorch-flows failures {summary.table}")
-    return "\n".join([*lines, *_pair("history", "rayorch-flows ui")])
+        lines += _pair("failures", typed(f"failures {shlex.quote(summary.table)}"))
+    return "\n".join([*lines, *_pair("history", typed("ui"))])
 
 
 def _pair(name: str, value: str) -> list[str]:

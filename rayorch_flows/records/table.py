@@ -19,6 +19,7 @@ from typing import Any, Final, TypeVar, cast
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
+from rayorch_flows.command import typed
 from rayorch_flows.errors import TableError
 from rayorch_flows.program.outcomes import ItemOutcome
 from rayorch_flows.records import delta
@@ -99,7 +100,7 @@ class RecordTable:
             raise TableError(
                 "there is no record table here",
                 where=bare.uri,
-                next_step="check the place, or make it with: rayorch-flows ingest SOURCE --table TABLE",
+                next_step="check the place, or make it with: " + typed("ingest SOURCE --table TABLE"),
             )
         found = delta.columns_of(snapshot)
         lacking = [name for name in bare.schema.names if name not in found.names]

@@ -25,8 +25,10 @@ def _nothing_may_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["ingest"], "SOURCE"),
-        (["ingest", "/tmp"], "--table"),
+        (["ingest"], "ingest needs SOURCE"),
+        (["ingest", "/tmp"], "ingest needs --table"),
+        (["ingest", "/tmp", "--tabel", "t"], "ingest needs --table, and does not know --tabel"),
+        (["ingest", "/tmp", "--table"], "--table requires an argument"),
         (["ingest", "/tmp", "--table", "t", "--limit", "many"], "--limit"),
         (["ingest", "/tmp", "--table", "t", "--nonsense"], "nonsense"),
         (["ingest", "/tmp", "--table", "t", "--flow", TOY, "--limit", "0"], "limit is 0"),
@@ -47,6 +49,22 @@ def test_usage_errors(arguments: list[str], message: str, capsys: pytest.Capture
     text = " ".join((captured.out + captured.err).replace("│", " ").split())
     assert message in text
     assert "Traceback" not in text
+
+
+@pytest.mark.parametrize("given", ["--cluster", "RAY_ADDRESS"])
+def test_a_dead_cluster_is_told_before_anything_is_written(
+    given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    option = ["--cluster", "127.0.0.1:9"] if given == "--cluster" else []
+    if not option:
+        monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
+    source, table = tmp_path / "source", tmp_path / "table"
+    source.mkdir()
+    assert _guarded(["ingest", str(source), "--table", str(table), "--flow", TOY, *option]) == 3
+    error = capsys.readouterr().err
+    assert "no Ray cluster answers at 127.0.0.1:9" in error
+    assert "next: start it" in error
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
 
 
 def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:

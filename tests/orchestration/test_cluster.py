@@ -13,6 +13,7 @@ import pytest
 from rayorch_flows import InfrastructureError
 from rayorch_flows.orchestration import cluster
 from rayorch_flows.orchestration.processes import ProcessId, wait_until
+from rayorch_flows.orchestration.reach import expect_cluster
 from rayorch_flows.orchestration.settings import Home
 
 
@@ -24,14 +25,14 @@ def home(tmp_path: Path) -> Home:
 @pytest.mark.parametrize("address", ["nonsense", "ray://host", ":10001"])
 def test_an_address_that_is_none(address: str) -> None:
     with pytest.raises(InfrastructureError, match=r"no host:port[\s\S]*ray://host:10001"):
-        cluster._expect_listener(address)
+        expect_cluster(address)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:9", "ray://127.0.0.1:9", "no-such-host.invalid:6379"])
 def test_an_address_where_nobody_answers_is_told_soon(address: str) -> None:
     began = time.monotonic()
     with pytest.raises(InfrastructureError, match="no Ray cluster answers"):
-        cluster._expect_listener(address)
+        expect_cluster(address)
     assert time.monotonic() - began < 25
 
 
