@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from rayorch_flows.errors import InfrastructureError
 from rayorch_flows.orchestration import server as servers
 from rayorch_flows.orchestration.server import Server
 from rayorch_flows.orchestration.settings import home
@@ -39,8 +40,20 @@ def session(*, verbose: bool = False, meanwhile: Callable[[], object] | None = N
                 meanwhile()
             servers.wait_answer(place, server)
             yield server
+        except Exception as error:
+            if _status(error) in (401, 403):
+                raise InfrastructureError(
+                    f"the Prefect server at {server.api_url} does not accept these credentials",
+                    next_step="set PREFECT_API_AUTH_STRING=user:password, or PREFECT_API_KEY for Prefect Cloud",
+                ) from error
+            raise
         finally:
             _close(server)
+
+
+def _status(error: BaseException) -> int | None:
+    """The HTTP status in an error of Prefect's client."""
+    return getattr(getattr(error, "response", None), "status_code", None)
 
 
 def _close(server: Server) -> None:

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from rayorch_flows import InfrastructureError
+from rayorch_flows.orchestration import server as servers
+from rayorch_flows.orchestration.server import Server
+from rayorch_flows.orchestration.session import session
+
+
+class StatusError(Exception):
+    """As the errors of Prefect's client."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"status {status}")
+        self.response = SimpleNamespace(status_code=status)
+
+
+@pytest.fixture(autouse=True)
+def _a_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("RAYORCH_FLOWS_HOME", str(tmp_path))
+    monkeypatch.setattr(servers, "claim", lambda home: Server("http://far:4200/api", embedded=False))
+    monkeypatch.setattr(servers, "client_environment", lambda home, server: {})
+    monkeypatch.setattr(servers, "wait_answer", lambda home, server: None)
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_server_that_wants_other_credentials_is_told_clearly(status: int) -> None:
+    message = r"http://far:4200/api does not accept[\s\S]*PREFECT_API_AUTH_STRING"
+    with pytest.raises(InfrastructureError, match=message), session(verbose=True):
+        raise StatusError(status)
+
+
+def test_other_errors_stay_what_they_are() -> None:
+    with pytest.raises(StatusError), session(verbose=True):
+        raise StatusError(500)
