@@ -10,7 +10,10 @@ from typing import Any
 
 from benchmarks import harness, report, selection
 
-BENCHMARKS = ("containment", "overhead", "scaling", "fill", "ablation", "timeline", "memory", "real", "simulate", "gpu")
+BENCHMARKS = (
+    *("containment", "overhead", "scaling", "fill", "ablation", "timeline", "memory", "real", "simulate", "gpu"),
+    *("ingest", "deployed"),
+)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -29,6 +29,9 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
     "real": ("items", "ocr_pages", "wall_s", "items_per_s", "digest"),
     "gpu": ("items", "wall_s", "items_per_s", "model_busy", "host_busy_s", "gpu_utilisation", "mean_batch"),
     "simulate": ("items", "busy", "fill", "driver_busy", "call_us", "machine_us_per_page", "saturates_at_gpus"),
+    "ingest": ("items", "wall_s", "microbatches", "microbatch_s", "engine_s", "api_calls", "api_calls_by_work",
+               "server_p50_ms", "server_p95_ms", "server_max_ms"),
+    "deployed": ("items", "wall_s", "ideal_s", "worst_s", "to_task_s", "to_work_s", "first_run_s"),
 }  # fmt: skip
 
 

@@ -13,6 +13,8 @@ _PARTS: tuple[tuple[str, tuple[str, ...], tuple[str, ...], float], ...] = (
     ("timeline", ("rayorch_flows", "raydata", "daft"), ("clean",), 8.0),
     ("memory", ("rayorch_flows",), ("budget",), 20.0),
     ("real", ("rayorch_flows", "raydata", "floor"), ("pdf",), 40.0),
+    ("ingest", ("rayorch_flows",), ("sources",), 20.0),
+    ("deployed", ("rayorch_flows",), ("microbatch",), 3.0),
     ("simulate", ("rayorch_flows",), ("64", "1500"), 20.0),
 )
 
