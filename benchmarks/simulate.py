@@ -28,7 +28,7 @@ def measure(job: Job) -> Row:
     documents = workloads.log_normal(int(PAGES / job.scale / 27.4))
     call_s = call_cost_s()
     # Far more pages are active than in flight, so that queues are never short because admission is.
-    active = 8 + 3 * IN_FLIGHT * gpus * BATCH * len(documents.pages) // (documents.total * MICROBATCH)
+    active = 8 + 6 * IN_FLIGHT * gpus * BATCH * len(documents.pages) // (documents.total * MICROBATCH)
     site = Site(gpus, BATCH, lambda _: BATCH_S, MICROBATCH, active, call_s, options=job.options)
     simulation = Simulation(site, documents)
     start = time.process_time()

@@ -69,7 +69,10 @@ class Simulation:
         self.first: dict[str, int] = {}
         self.actor_free = [[0.0] * count for count in self.replicas]
         self.holds = [[0] * count for count in self.replicas]
-        self.room: list[deque[int]] = [deque(range(count)) for count in self.replicas]
+        # By module, then by the number of batches that an actor holds: those actors.
+        self.holding: list[list[dict[int, None]]] = [
+            [dict.fromkeys(range(count)), *({} for _ in range(IN_FLIGHT))] for count in self.replicas
+        ]
         self.running: list[tuple[float, int, int, int, DispatchBatch]] = []
         self.busy = [0.0] * len(plan.modules)
         self.batches = [0] * len(plan.modules)
@@ -85,9 +88,7 @@ class Simulation:
         while self.running:
             now, _, module, actor, batch = heapq.heappop(self.running)
             self.driver_free = max(self.driver_free, now)
-            self.holds[module][actor] -= 1
-            if self.holds[module][actor] == IN_FLIGHT - 1:
-                self.room[module].append(actor)
+            self._hold(module, actor, -1)
             self._charge(self._step, batch)
         return max(now, self.driver_free)
 
@@ -145,27 +146,28 @@ class Simulation:
             self.machine.admit(name, 1, rows, [column])
         self.machine.draining = not self.waiting
 
+    def _hold(self, module: int, actor: int, more: int) -> None:
+        held = self.holds[module][actor]
+        self.holds[module][actor] = held + more
+        del self.holding[module][held][actor]
+        self.holding[module][held + more][actor] = None
+
     def _reserve(self) -> list[tuple[int, int, DispatchBatch]]:
-        """Serve every actor that has room, first those that hold nothing."""
+        """Serve every actor that has room, first those that hold nothing, as the engine does."""
         dispatched: list[tuple[int, int, DispatchBatch]] = []
         for module, count in enumerate(self.replicas):
             if not self.machine.ready(module):
                 continue
-            for idle in (True, False):
-                room, kept = self.room[module], deque[int]()
-                while room:
-                    actor = room.popleft()
-                    if idle is not (self.holds[module][actor] == 0):
-                        kept.append(actor)
-                        continue
+            for depth in range(IN_FLIGHT):
+                idle = 0 if depth else len(self.holding[module][0])
+                for actor in list(self.holding[module][depth]):
                     batch = self.machine.reserve(module, idle=idle, workers=count)
                     if batch is None:
-                        kept.append(actor)
                         break
                     dispatched.append((module, actor, batch))
-                    self.holds[module][actor] += 1
-                    if self.holds[module][actor] < IN_FLIGHT:
-                        kept.append(actor)
-                kept.extend(room)
-                self.room[module] = kept
+                    self._hold(module, actor, 1)
+                    idle -= not depth
+                else:
+                    continue
+                break
         return dispatched

@@ -15,14 +15,17 @@ from rayorch_flows.program.outcomes import Cause, OutcomeCode
 from rayorch_flows.program.plan import ROOT
 
 
-def accepted_rows(microbatch: Microbatch, call: int, segment: Segment) -> list[int]:
+def accepted_rows(microbatch: Microbatch, call: int, segment: Segment) -> list[int] | range:
     """Positions in ``segment`` whose Grain is in flight at the generation that was dispatched."""
     state = microbatch.calls[call]
     phase, generation = state.phase, state.generation
+    grains = segment.grains
+    if not generation and bytes(map(phase.__getitem__, grains)).count(Phase.IN_FLIGHT) == len(grains):
+        return range(len(grains))  # nothing was ever retried, so every generation is 0
     return [
         position
-        for position, (grain, sent) in enumerate(zip(segment.grains, segment.generations, strict=True))
-        if phase[grain] == Phase.IN_FLIGHT and (generation.get(grain, 0) if generation else 0) == sent
+        for position, (grain, sent) in enumerate(zip(grains, segment.generations, strict=True))
+        if phase[grain] == Phase.IN_FLIGHT and generation.get(grain, 0) == sent
     ]
 
 
@@ -51,10 +54,10 @@ def commit_segment(
                 _fail(propagation, microbatch, call, grains[position], failure)
         accepted = [p for p in accepted if first_row + p not in failures and state.phase[grains[p]] == Phase.IN_FLIGHT]
     everyone = len(accepted) == len(grains)
-    count_back(microbatch, call, grains, range(len(grains)) if everyone else set(accepted))
+    count_back(microbatch, call, grains, None if everyone else set(accepted))
     if not accepted:
         return
-    present = as_range([grains[position] for position in accepted])
+    present = as_range(grains if everyone else [grains[position] for position in accepted])
     ranks = placed.ranks(first_row, accepted)
     ports = propagation.plan.calls[call].outputs
     for port, output in zip(ports, placed.outputs, strict=True):
@@ -84,16 +87,20 @@ def _fail(propagation: Propagation, microbatch: Microbatch, call: int, grain: in
         propagation.barrier(microbatch, call, microbatch.domains[domain].parent[grain], cause)
 
 
-def count_back(microbatch: Microbatch, call: int, grains: list[int], committed: Container[int]) -> None:
-    """Tell the slow-start windows which siblings came back, and how many of them (by position) with a value."""
+def count_back(microbatch: Microbatch, call: int, grains: list[int], committed: Container[int] | None) -> None:
+    """Tell the slow-start windows which siblings came back, and how many of them with a value: those at the positions
+    ``committed`` (None: all)."""
     domain = microbatch.index.plan.calls[call].domain
     if domain == ROOT:
         return
     queue = microbatch.calls[call].queue
-    parents = microbatch.domains[domain].parent
-    for parent, group in groupby(range(len(grains)), key=lambda position: parents[grains[position]]):
-        positions = list(group)
-        queue.returned(parent, len(positions), sum(position in committed for position in positions))
+    position = 0
+    for parent, group in groupby(map(microbatch.domains[domain].parent.__getitem__, grains)):
+        count = len(list(group))
+        end = position + count
+        with_value = count if committed is None else sum(p in committed for p in range(position, end))
+        queue.returned(parent, count, with_value)
+        position = end
 
 
 class PlacedOutputs:
@@ -107,8 +114,10 @@ class PlacedOutputs:
             self._rank = {row: rank for rank, row in enumerate(r for r in range(size) if r not in failures)}
         self.outputs = tuple(_PlacedOutput(output) for output in outputs)
 
-    def ranks(self, first_row: int, positions: list[int]) -> list[int]:
+    def ranks(self, first_row: int, positions: Entities) -> Entities:
         if self._rank is None:
+            if isinstance(positions, range):
+                return range(first_row + positions.start, first_row + positions.stop)
             return [first_row + position for position in positions]
         return [self._rank[first_row + position] for position in positions]
 
@@ -151,7 +160,7 @@ def place_items(
     microbatch: Microbatch,
     port: int,
     entities: Entities,
-    ranks: list[int],
+    ranks: Entities,
     output: _PlacedOutput,
     group_uses: int,
 ) -> None:
@@ -160,12 +169,15 @@ def place_items(
     if output.value_blocks:
         block, row, left = items.block, items.row, items.left
         value_blocks, value_rows = output.value_blocks, output.value_rows
+        gained: dict[int, int] = {}
         for entity, rank in zip(entities, ranks, strict=True):
             if left[entity]:
                 held = value_blocks[rank]
                 block[entity] = held
                 row[entity] = value_rows[rank]
-                retention.add(held)
+                gained[held] = gained.get(held, 0) + 1
+        for held, count in gained.items():
+            retention.add(held, count)
     if output.mask is not None and microbatch.index.plan.ports[port].as_mask:
         for entity, rank in zip(entities, ranks, strict=True):
             items.mask[entity] = output.mask[rank]

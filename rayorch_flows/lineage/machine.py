@@ -295,7 +295,8 @@ class Machine:
             calls.batches += 1
             calls.batch_rows += len(grains)
             generation = calls.generation
-            segments.append(Segment(state.id, state.attempt, grains, [generation.get(grain, 0) for grain in grains]))
+            sent = [generation.get(grain, 0) for grain in grains] if generation else [0] * len(grains)
+            segments.append(Segment(state.id, state.attempt, grains, sent))
             for column, source in zip(columns, inputs, strict=True):
                 append(column, state, source.port, grains)
         size = sum(len(segment.grains) for segment in segments)

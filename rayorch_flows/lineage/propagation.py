@@ -144,9 +144,8 @@ class Propagation:
 
     def _close(self, microbatch: Microbatch, domain: int, grains: Entities, *, swept: bool) -> None:
         """Count sealed Grains off their source items."""
-        roots = microbatch.domains[domain].root
-        for root, group in groupby([roots[grain] for grain in grains]):
-            microbatch.open[root] -= sum(1 for _ in group)
+        for root, group in groupby(map(microbatch.domains[domain].root.__getitem__, grains)):
+            microbatch.open[root] -= len(list(group))
             if not microbatch.open[root]:
                 microbatch.closing.append(root)
             if swept:

@@ -24,14 +24,32 @@ class Run(NamedTuple):
 
 
 class ReadyQueue:
-    """Ready Grains of one Call and microbatch, by parent. ``window``: first window w0, 0 without slow start."""
+    """Ready Grains of one Call and microbatch, by parent. ``window``: first window w0, 0 without slow start.
 
-    __slots__ = ("_flying", "_held", "_order", "_runs", "_window", "_windows", "parent_bound", "size")
+    ``size`` Grains are ready; ``open`` of them could leave now without leaving a window.
+    """
+
+    __slots__ = (
+        "_flying",
+        "_held",
+        "_open",
+        "_order",
+        "_queued",
+        "_runs",
+        "_window",
+        "_windows",
+        "open",
+        "parent_bound",
+        "size",
+    )
 
     def __init__(self, *, window: int, parent_bound: bool) -> None:
         self.parent_bound = parent_bound
         self.size = 0
+        self.open = 0
         self._window = window
+        self._queued: dict[int, int] = {}
+        self._open: dict[int, int] = {}
         self._runs: dict[int, deque[Run]] = {}
         self._order: list[tuple[int, int]] = []
         self._held: dict[int, None] = {}
@@ -41,6 +59,8 @@ class ReadyQueue:
     def push(self, parent: int, sequence: int, grains: Sequence[int]) -> None:
         """Append a run of siblings; ``sequence`` must not decrease from push to push."""
         self.size += len(grains)
+        self._queued[parent] = self._queued.get(parent, 0) + len(grains)
+        self._count_open(parent)
         runs = self._runs.get(parent)
         if runs is not None:
             runs.append(Run(sequence, grains))
@@ -86,6 +106,7 @@ class ReadyQueue:
         """Count Grains of ``parent`` that left, by ``take`` or in a recovery group."""
         if self._window and parent != ROOT_PARENT:
             self._flying[parent] = self._flying.get(parent, 0) + count
+        self._count_open(parent)
 
     def returned(self, parent: int, count: int, committed: int) -> None:
         """Count Grains of ``parent`` that came back, ``committed`` of them with an accepted Report."""
@@ -93,20 +114,28 @@ class ReadyQueue:
             return
         self._flying[parent] = self._flying.get(parent, 0) - count
         self._windows[parent] = self._windows.get(parent, self._window) + committed
+        self._count_open(parent)
         if parent in self._held:
             del self._held[parent]
             heappush(self._order, (self._runs[parent][0].sequence, parent))
 
     def forget(self, parent: int) -> None:
         """A barrier: drop every queued Grain of ``parent``."""
-        runs = self._runs.pop(parent, None)
-        if runs:
-            self.size -= sum(len(run.grains) for run in runs)
+        self._runs.pop(parent, None)
+        self.size -= self._queued.pop(parent, 0)
+        self._count_open(parent)
         self._held.pop(parent, None)
 
     def queued(self) -> list[int]:
         """Every queued Grain, in no particular order (for checks)."""
         return [grain for runs in self._runs.values() for run in runs for grain in run.grains]
+
+    def _count_open(self, parent: int) -> None:
+        queued = self._queued.get(parent, 0)
+        now = max(0, self._room(parent, queued))
+        self.open += now - self._open.pop(parent, 0)
+        if now:
+            self._open[parent] = now
 
     def _room(self, parent: int, limit: int) -> int:
         if not self._window or parent == ROOT_PARENT:
@@ -128,6 +157,9 @@ class ReadyQueue:
         sequence, grains = runs[0]
         part = grains[:count]
         taken.extend(part)
+        left = self._queued[parent] = self._queued[parent] - len(part)
+        if not left:
+            del self._queued[parent]
         self.dispatched(parent, len(part))
         if len(part) < len(grains):
             runs[0] = Run(sequence, grains[len(part) :])

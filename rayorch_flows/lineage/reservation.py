@@ -8,6 +8,7 @@ from math import inf
 
 from rayorch_flows.lineage.facts import CallState, Microbatch
 from rayorch_flows.lineage.index import PlanIndex
+from rayorch_flows.lineage.ready import ReadyQueue
 from rayorch_flows.lineage.tables import Phase
 from rayorch_flows.program.plan import Batching, Options
 
@@ -64,9 +65,9 @@ def reserve(
     """
     options = index.plan.modules[module].options
     active = [m for m in microbatches if not m.paused]
-    for call in _by_age(index, active, module):
+    for call, ready in _by_age(index, active, module):
         for urgent in (True, False):
-            if (found := _recovery_group(active, call, urgent=urgent)) is not None:
+            if (found := _recovery_group(ready, call, urgent=urgent)) is not None:
                 microbatch, group = found
                 alone = len(group) == 1 and group[0] in microbatch.calls[call].infra_failures
                 if alone and not asking.idle:
@@ -75,27 +76,27 @@ def reserve(
                 return Reservation(call, ((microbatch, group),), alone)
             if not urgent:
                 break
-            limit = _limit(index, active, live_bytes, history, call, asking)
-            if limit and (groups := _fill(active, options, call, limit, idle=asking.idle > 0)):
+            limit = _limit(index, active, ready, live_bytes, history, call, asking)
+            if limit and (groups := _fill(ready, options, call, limit, idle=asking.idle > 0)):
                 return Reservation(call, groups)
     return None
 
 
-def _by_age(index: PlanIndex, active: Sequence[Microbatch], module: int) -> list[int]:
-    """Calls of the module that have ready Grains, the one with the oldest first."""
-    calls = [c for c in index.module_calls[module] if any(m.calls[c].ready for m in active)]
+def _by_age(index: PlanIndex, active: Sequence[Microbatch], module: int) -> list[tuple[int, list[Microbatch]]]:
+    """Calls of the module and the microbatches where they have ready Grains, the one with the oldest first."""
+    calls = [(c, ready) for c in index.module_calls[module] if (ready := [m for m in active if m.calls[c].ready])]
     if len(calls) < 2:
         return calls
     ages: dict[int, int] = {}
-    for call in calls:
-        oldest = [n for m in active if (n := m.calls[call].queue.oldest()) is not None]
+    for call, ready in calls:
+        oldest = [n for m in ready if (n := m.calls[call].queue.oldest()) is not None]
         ages[call] = min(oldest, default=0)
-    return sorted(calls, key=ages.__getitem__)
+    return sorted(calls, key=lambda found: ages[found[0]])
 
 
-def _recovery_group(active: Sequence[Microbatch], call: int, *, urgent: bool) -> tuple[Microbatch, list[int]] | None:
+def _recovery_group(ready: Sequence[Microbatch], call: int, *, urgent: bool) -> tuple[Microbatch, list[int]] | None:
     """The next exact group of a recovery queue, less the Grains that a barrier has sealed since."""
-    for microbatch in active:
+    for microbatch in ready:
         state = microbatch.calls[call]
         groups = state.urgent if urgent else state.tail
         while groups:
@@ -117,15 +118,17 @@ def _take_recovery_group(
 
 
 def _fill(
-    active: Sequence[Microbatch], options: Options, call: int, limit: int, *, idle: bool
+    ready: Sequence[Microbatch], options: Options, call: int, limit: int, *, idle: bool
 ) -> tuple[tuple[Microbatch, list[int]], ...]:
     """Up to ``limit`` Grains: the oldest microbatch first, filled up from the next; siblings only if parent-bound."""
     for ignore_windows in (False, True) if idle else (False,):
         groups: list[tuple[Microbatch, list[int]]] = []
         room = limit
-        for microbatch in active:
+        for microbatch in ready:
             queue = microbatch.calls[call].queue
-            if queue.size and (grains := queue.take(room, ignore_windows=ignore_windows)):
+            if not queue.size or not (queue.open or ignore_windows):
+                continue
+            if grains := queue.take(room, ignore_windows=ignore_windows):
                 groups.append((microbatch, grains))
                 room -= len(grains)
                 if not room or options.batching is Batching.PARENT_BOUND:
@@ -138,6 +141,7 @@ def _fill(
 def _limit(
     index: PlanIndex,
     active: Sequence[Microbatch],
+    ready: Sequence[Microbatch],
     live_bytes: Sequence[int],
     history: Sequence[CallHistory],
     call: int,
@@ -147,24 +151,27 @@ def _limit(
     options = index.plan.modules[index.plan.calls[call].module].options
     limit = options.batch_size
     if options.batching is Batching.ELASTIC:
-        queued = sum(m.calls[call].queue.size for m in active)
+        queues = [m.calls[call].queue for m in ready]
         tail = asking.draining and not _more_to_come(index, active, call)
-        limit = _share(queued, limit, history[call].overhead_rows, asking, tail=tail)
+        limit = _share(queues, limit, history[call].overhead_rows, asking, tail=tail)
     if limit and options.max_ready_bytes:
         limit = min(limit, _byte_room(index, active, live_bytes, history, options, call))
     return limit
 
 
-def _share(queued: int, limit: int, overhead_rows: float, asking: Asking, *, tail: bool) -> int:
-    """The dispatch batch for one actor out of a queue that may not fill all of them.
+def _share(queues: Sequence[ReadyQueue], limit: int, overhead_rows: float, asking: Asking, *, tail: bool) -> int:
+    """The dispatch batch for one actor out of queues that may not fill all of them.
 
     Short work is dealt out in shares, to idle actors only, so that they finish together and nothing waits behind a
-    running batch. At the tail a share is for every actor, before it only for those that are idle now. A share is no
-    smaller than what the fixed cost of a batch is worth in rows, nor forced above three quarters of the limit.
+    running batch. A busy actor can wait until the windows let a batch go that is worth its fixed cost. At the tail a
+    share is for every actor, before it only for those that are idle now. A share is no smaller than what the fixed
+    cost of a batch is worth in rows, nor forced above three quarters of the limit.
     """
+    queued = sum(queue.size for queue in queues)
     enough = queued >= limit * asking.workers if tail else queued >= limit * (1 + asking.idle)
     if not asking.idle:
-        return limit if enough else 0
+        worthy = sum(queue.open for queue in queues) >= min(limit, overhead_rows)
+        return limit if enough and worthy else 0
     if tail and enough:
         return limit
     share = -(-queued // (asking.workers if tail else asking.idle))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable
+from itertools import groupby
 
 from rayorch_flows.lineage.facts import NO_BLOCK, Microbatch
 from rayorch_flows.lineage.index import Release
@@ -52,24 +54,48 @@ class Retention:
 
     def let_go(self, microbatch: Microbatch, releases: tuple[Release, ...], entities: list[int] | range) -> None:
         """The consumers at ``entities`` need their inputs no more."""
-        for holder, down in ((r.holder, r.down) for r in releases):
-            state = microbatch.ports[holder]
+        for release in releases:
+            state = microbatch.ports[release.holder]
             left, block = state.left, state.block
-            for entity in microbatch.descendants(down, entities) if down else entities:
-                if left[entity]:
-                    left[entity] -= 1
-                    if not left[entity] and block[entity] != NO_BLOCK:
-                        self.drop(block[entity])
+            gone: dict[int, int] = {}
+            reached = microbatch.descendants(release.down, entities) if release.down else entities
+            if isinstance(reached, range) and left[reached.start : reached.stop].count(1) == len(reached):
+                part = slice(reached.start, reached.stop)
+                for held, rows in groupby(block[part]):
+                    gone[held] = gone.get(held, 0) + len(list(rows))
+                left[part] = array("H", bytes(2 * len(reached)))
+                block[part] = array("q", (NO_BLOCK,)) * len(reached)
+                gone.pop(NO_BLOCK, None)
+                self._drop_all(gone)
+                continue
+            for entity in reached:
+                uses = left[entity]
+                if uses == 1:
+                    left[entity] = 0
+                    held = block[entity]
+                    if held != NO_BLOCK:
                         block[entity] = NO_BLOCK
+                        gone[held] = gone.get(held, 0) + 1
+                elif uses:
+                    left[entity] = uses - 1
+            self._drop_all(gone)
 
     def let_go_all(self, microbatch: Microbatch, holder: int, entities: list[int] | range) -> None:
         """Whatever still holds these Items, it is over."""
         state = microbatch.ports[holder]
+        left, block = state.left, state.block
+        gone: dict[int, int] = {}
         for entity in entities:
-            state.left[entity] = 0
-            if state.block[entity] != NO_BLOCK:
-                self.drop(state.block[entity])
-                state.block[entity] = NO_BLOCK
+            left[entity] = 0
+            held = block[entity]
+            if held != NO_BLOCK:
+                block[entity] = NO_BLOCK
+                gone[held] = gone.get(held, 0) + 1
+        self._drop_all(gone)
+
+    def _drop_all(self, counts: dict[int, int]) -> None:
+        for block, count in counts.items():
+            self.drop(block, count)
 
     def _release(self, block: int) -> None:
         del self._refs[block]

@@ -83,13 +83,14 @@ class Replica:
         if method is None:
             run: Any = self.handle.run
             method = self.methods[slots] = run.options(num_returns=1 + slots) if slots else run
-        answer = method.remote(request, *objects)
-        reply, flight.objects = (answer[0], answer[1:]) if slots else (answer, ())
-        flight.reply = reply
         flight.sent = time.monotonic()
         if not self.flights:
             self.since = flight.sent
+        self.pool.move(self, len(self.flights), len(self.flights) + 1)
         self.flights.append(flight)
+        answer = method.remote(request, *objects)
+        reply, flight.objects = (answer[0], answer[1:]) if slots else (answer, ())
+        flight.reply = reply
         reply._on_completed(done)
 
     def finish(self, flight: Flight) -> bool:
@@ -100,12 +101,14 @@ class Replica:
             self.flights.remove(flight)
         except ValueError:
             return False
+        self.pool.move(self, len(self.flights) + 1, len(self.flights))
         self.since = time.monotonic()
         return True
 
 
 class Pool:
-    """The replicas of one module."""
+    """The replicas of one module. ``holding[n]`` are the live ones with n flights, in the order in which they came to
+    hold them."""
 
     def __init__(
         self,
@@ -119,6 +122,7 @@ class Pool:
         self.max_in_flight = module.options.max_in_flight
         self.deadline_s = module.options.deadline_s
         self.live: list[Replica] = []
+        self.holding: list[dict[Replica, None]] = [{} for _ in range(self.max_in_flight + 1)]
         self.failure: RayorchFlowsError | None = None
         self.used = time.monotonic()
         self._calls = calls
@@ -186,6 +190,7 @@ class Pool:
             replica.ready = True
             replica.since = time.monotonic()
             self.live.append(replica)
+            self.holding[0][replica] = None
             self._load_deaths = 0
         elif isinstance(value, Raised):
             error = ExecutionError(
@@ -226,15 +231,21 @@ class Pool:
             self._starting.remove(replica)
         if replica in self.live:
             self.live.remove(replica)
+            del self.holding[len(replica.flights)][replica]
+        replica.flights.clear()
         try:
             ray.kill(replica.handle, no_restart=True)
         except Exception as error:
             _log.debug("an actor of %s could not be killed: %s", self.module.name, error)
 
+    def move(self, replica: Replica, before: int, after: int) -> None:
+        """A live replica holds another number of flights."""
+        del self.holding[before][replica]
+        self.holding[after][replica] = None
+
     def lose(self, replica: Replica) -> list[Flight]:
         """The replica is dead or has to die: its unanswered flights, oldest first. A successor is started."""
         flights = list(replica.flights)
-        replica.flights.clear()
         self._drop(replica)
         if self.failure is None:
             self.start()
@@ -291,7 +302,6 @@ class Pool:
         """Kill every actor; the flights that were under way."""
         flights = [flight for replica in self.live for flight in replica.flights]
         for replica in [*self.live, *self._starting]:
-            replica.flights.clear()
             self._drop(replica)
         self._blob = None
         return flights

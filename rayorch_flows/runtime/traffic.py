@@ -82,21 +82,19 @@ class Traffic:
             module = pool.module.id
             if not pool.live or not machine.ready(module):
                 continue
-            workers = len(pool.live)
-            idle = sum(not replica.flights for replica in pool.live)
             for depth in range(pool.max_in_flight):
-                dry = False
-                for replica in pool.live[:]:
-                    if len(replica.flights) != depth or replica.gone or (depth and replica.flights[0].batch.alone):
+                idle = 0 if depth else len(pool.holding[0])
+                for replica in list(pool.holding[depth]):
+                    if depth and replica.flights[0].batch.alone:
                         continue
-                    batch = machine.reserve(module, idle=0 if depth else idle, workers=workers)
+                    batch = machine.reserve(module, idle=idle, workers=len(pool.live))
                     if batch is None:
-                        dry = True
                         break
                     self._send(replica, batch)
-                    idle -= 1
-                if dry:
-                    break
+                    idle -= not depth
+                else:
+                    continue
+                break
 
     def _send(self, replica: Replica, batch: DispatchBatch) -> None:
         needed: dict[int, None] = {}
@@ -122,7 +120,6 @@ class Traffic:
         try:
             replica.send(flight, pack_request(batch, blocks, slots), objects, slots, done)
         except Exception as error:
-            replica.flights.append(flight)
             self._post(self._on_reply, flight, error)
 
     def _on_reply(self, flight: Flight, value: Any) -> None:

@@ -20,8 +20,14 @@ MUTANTS = (
     Mutant(
         "a Report of a sealed or retried Grain is accepted",
         "commit.py",
-        "if phase[grain] == Phase.IN_FLIGHT and (generation.get(grain, 0) if generation else 0) == sent",
+        "if phase[grain] == Phase.IN_FLIGHT and generation.get(grain, 0) == sent",
         "if True",
+    ),
+    Mutant(
+        "a Report of a Grain behind a barrier is accepted where nothing was retried",
+        "commit.py",
+        ".count(Phase.IN_FLIGHT) == len(grains):",
+        ".count(Phase.IN_FLIGHT) >= 0:",
     ),
     Mutant(
         "a retry does not raise the generation",
@@ -267,8 +273,14 @@ MUTANTS = (
     Mutant(
         "a payload is let go while a consumer still needs it",
         "retention.py",
-        "                    if not left[entity] and block",
-        "                    if left[entity] < 2 and block",
+        "                if uses == 1:",
+        "                if uses >= 1:",
+    ),
+    Mutant(
+        "a range of payloads is let go while a consumer still needs them",
+        "retention.py",
+        ".count(1) == len(reached):",
+        ".count(0) == 0:",
     ),
     Mutant(
         "payloads that no consumer will run for stay until the microbatch ends",
