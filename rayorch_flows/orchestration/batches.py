@@ -8,10 +8,10 @@ from typing import Any
 from uuid import UUID
 
 from rayorch_flows.orchestration.deployed import run_deployed
-from rayorch_flows.orchestration.microbatch import CANCELLED, MicrobatchFailed, ingest_microbatch
+from rayorch_flows.orchestration.microbatch import MicrobatchFailed, ingest_microbatch
 from rayorch_flows.orchestration.problems import gist
 from rayorch_flows.orchestration.progress import Board, finished_part
-from rayorch_flows.orchestration.running import Family, watched
+from rayorch_flows.orchestration.running import CANCELLED, Family, watched
 from rayorch_flows.orchestration.story import Story
 from rayorch_flows.orchestration.summary import MicrobatchSummary
 from rayorch_flows.records.manifest import Manifest
@@ -53,11 +53,24 @@ class Batches:
         try:
             if self.deployment is None:
                 return await self._here(manifest)
-            part = await run_deployed(self.deployment, self.table, manifest, self.parameters)
+            part = await self._there(self.deployment, manifest, family)
         except Exception as error:
             return _without_result(manifest, gist(error))
         self.board.update(part.microbatch, finished_part(part))
         return part
+
+    async def _there(self, deployment: str, manifest: Manifest, family: Family) -> MicrobatchSummary:
+        """As a run of the deployment, which is cancelled when the ingest is."""
+        running = asyncio.create_task(run_deployed(deployment, self.table, manifest, self.parameters))
+        stop = asyncio.create_task(family.asked.wait())
+        try:
+            await asyncio.wait({running, stop}, return_when=asyncio.FIRST_COMPLETED)
+            return await running if running.done() else _without_result(manifest, CANCELLED)
+        finally:
+            stop.cancel()
+            if not running.done():
+                running.cancel()
+                await asyncio.wait({running})
 
     async def _here(self, manifest: Manifest) -> MicrobatchSummary:
         run: Any = ingest_microbatch

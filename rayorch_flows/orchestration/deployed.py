@@ -1,7 +1,8 @@
 """Microbatches as runs of a deployment: a process of their own each, started by a worker.
 
 A microbatch's runs are numbered, and the number is part of the idempotency key: whoever asks for the same number of the
-same microbatch, this ingest, one that was killed, or the reconciler, gets the same flow run.
+same microbatch, this ingest, or one that was killed and runs again, gets the same flow run. When a run crashes, the
+next number has its turn: the crashed one is not scheduled again, because its worker reports a crash twice.
 """
 
 from __future__ import annotations
@@ -9,16 +10,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
 
-from prefect.client.orchestration import get_client
+from prefect.client.orchestration import PrefectClient, get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterIdempotencyKey
 from prefect.client.schemas.objects import FlowRun
 from prefect.deployments import arun_deployment
-from prefect.flow_runs import wait_for_flow_run
 from prefect.states import Cancelling
 
+from rayorch_flows.orchestration.endurance import patiently
 from rayorch_flows.orchestration.summary import MicrobatchSummary
 from rayorch_flows.orchestration.unit import take_summary
 from rayorch_flows.records.manifest import Manifest
@@ -26,8 +27,7 @@ from rayorch_flows.records.table import RecordTable
 
 SUBMISSIONS: Final = 3
 """How many runs of a microbatch one ingest starts when they crash."""
-_MOST: Final = 1000
-_POLL_S: Final = 2
+_POLL_S: Final = 1.0
 
 
 def idempotency_key(table: str, manifest: Manifest, number: int) -> str:
@@ -38,40 +38,58 @@ def idempotency_key(table: str, manifest: Manifest, number: int) -> str:
 async def run_deployed(
     deployment: str, table: RecordTable, manifest: Manifest, parameters: dict[str, Any]
 ) -> MicrobatchSummary:
-    """Run the microbatch as a run of ``deployment`` and wait for it; start it again if it crashes."""
-    asked_at = datetime.now(UTC)
-    started = 0
-    run: FlowRun | None = None
-    for number in range(1, _MOST):
-        run = await arun_deployment(
-            deployment,
-            parameters={**parameters, "microbatch": manifest.microbatch_id},
-            idempotency_key=idempotency_key(table.uri, manifest, number),
-            timeout=0,
-        )
-        if run.created is not None and run.created < asked_at and run.state is not None and run.state.is_final():
-            continue  # of an ingest before this one
-        started += 1
-        run = await _finished(run.id)
-        state = run.state
-        if state is None or not state.is_crashed() or started >= SUBMISSIONS:
-            break
+    """Run the microbatch as a run of ``deployment`` and wait for it; have it run again if it crashes."""
+    async with get_client() as client:
+        started = 0
+        while True:
+            run = await _submitted(client, deployment, table, manifest, parameters)
+            run = await _finished(client, run.id)
+            started += 1
+            if run.state is None or not run.state.is_crashed() or started == SUBMISSIONS:
+                break
     summary = await asyncio.to_thread(take_summary, table, manifest.microbatch_id)
     if summary is None:
         summary = MicrobatchSummary(microbatch=manifest.microbatch_id, sources=len(manifest.sources))
-        state = None if run is None else run.state
-        summary.error = "" if state is None else f"{state.name}: {state.message or 'no message'}"
-    if run is not None:
-        summary.flow_run_id = str(run.id)
+        summary.error = "" if run.state is None else f"{run.state.name}: {run.state.message or 'no message'}"
+    summary.flow_run_id = str(run.id)
     return summary
 
 
-async def _finished(run: UUID) -> FlowRun:
-    """Wait for the run; if this flow run is cancelled, so is that one."""
+async def _submitted(
+    client: PrefectClient, deployment: str, table: RecordTable, manifest: Manifest, parameters: dict[str, Any]
+) -> FlowRun:
+    """The first numbered run that is not over: one that an ingest before this one has left, or a new one."""
+    number = 0
+    while True:
+        number += 1
+        key = idempotency_key(table.uri, manifest, number)
+        wanted = FlowRunFilter(idempotency_key=FlowRunFilterIdempotencyKey(any_=[key]))
+        found = await patiently(client.read_flow_runs, flow_run_filter=wanted)
+        if not found:
+            return await patiently(
+                arun_deployment,
+                deployment,
+                parameters={**parameters, "microbatch": manifest.microbatch_id},
+                idempotency_key=key,
+                timeout=0,
+            )
+        if found[0].state is None or not found[0].state.is_final():
+            return found[0]
+
+
+async def _finished(client: PrefectClient, run: UUID) -> FlowRun:
+    """Wait for the run; if this flow run is cancelled, so is that one.
+
+    Asks again and again: waiting for an event would miss one that is sent while the server is away.
+    """
     try:
-        return await wait_for_flow_run(run, timeout=None, poll_interval=_POLL_S)
+        while True:
+            found = await patiently(client.read_flow_run, run)
+            if found.state is not None and found.state.is_final():
+                return found
+            await asyncio.sleep(_POLL_S)
     except asyncio.CancelledError:
         with contextlib.suppress(Exception):
-            async with get_client() as client:
-                await client.set_flow_run_state(run, Cancelling(message="its ingest was cancelled"))
+            async with get_client() as fresh:
+                await fresh.set_flow_run_state(run, Cancelling(message="its ingest was cancelled"))
         raise

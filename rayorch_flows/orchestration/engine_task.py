@@ -6,6 +6,7 @@ keeps the progress artifact of its flow run up to date, at a pace that does not 
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -84,7 +85,8 @@ class ShownProgress:
         self._logger = get_run_logger()
         self._began = self._logged = time.monotonic()
         self._updated = 0.0
-        self._artifact = cast("UUID", create_progress_artifact(0.0, description="starting"))
+        self._artifact: UUID | None = None
+        self._show(0.0, "starting")
 
     def update(self, state: MicrobatchProgress, *, final: bool) -> None:
         now = time.monotonic()
@@ -93,12 +95,18 @@ class ShownProgress:
         self._updated = now
         part = part_of(state, self._asked.staged)
         words = progress.describe(part, now - self._began, self._asked.child_noun)
-        update_progress_artifact(
-            self._artifact, 100.0 if final else progress.percent(part), description=f"{state.state}: {words}"
-        )
+        self._show(100.0 if final else progress.percent(part), f"{state.state}: {words}")
         if final or now - self._logged >= LOG_EVERY_S:
             self._logged = now
             self._logger.info("%s: %s", state.state.capitalize(), words)
+
+    def _show(self, percent: float, words: str) -> None:
+        """A server that is away costs an update, not the microbatch."""
+        with contextlib.suppress(Exception):
+            if self._artifact is None:
+                self._artifact = cast("UUID", create_progress_artifact(percent, description=words))
+            else:
+                update_progress_artifact(self._artifact, percent, description=words)
 
 
 def part_of(state: MicrobatchProgress, staged: int) -> Part:

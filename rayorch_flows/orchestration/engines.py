@@ -13,6 +13,7 @@ from rayorch_flows.errors import InfrastructureError, UsageError
 from rayorch_flows.orchestration import cluster
 from rayorch_flows.orchestration.places import ClusterPlace
 from rayorch_flows.orchestration.settings import given_ray_address, home
+from rayorch_flows.runtime.host_messages import PAUSED, RUNNING
 
 ANSWER_S: Final = 10.0
 
@@ -33,7 +34,12 @@ class HostView(BaseModel):
 
     @property
     def active(self) -> list[str]:
-        return [name for name, state in self.microbatches.items() if state in ("running", "paused")]
+        return [name for name, state in self.microbatches.items() if state in (RUNNING, PAUSED)]
+
+    @property
+    def paused(self) -> list[str]:
+        """Those that nobody polls any more."""
+        return [name for name, state in self.microbatches.items() if state == PAUSED]
 
 
 def connect_to_running(place: ClusterPlace | None = None) -> None:

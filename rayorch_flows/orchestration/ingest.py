@@ -25,13 +25,14 @@ from rayorch_flows.orchestration import cluster as clusters
 from rayorch_flows.orchestration import events, progress
 from rayorch_flows.orchestration.batches import Batches
 from rayorch_flows.orchestration.call_settings import CallSettings
+from rayorch_flows.orchestration.endurance import outlive_readers, patiently
 from rayorch_flows.orchestration.engines import drain_predecessors
-from rayorch_flows.orchestration.microbatch import CANCELLED
 from rayorch_flows.orchestration.places import SourcePlace, find_places, handed_on
 from rayorch_flows.orchestration.prepared import PreparedFlow, prepare
 from rayorch_flows.orchestration.problems import check_numbers
 from rayorch_flows.orchestration.progress import Board, current_board, showing
 from rayorch_flows.orchestration.report import ingest_report
+from rayorch_flows.orchestration.running import CANCELLED
 from rayorch_flows.orchestration.settings import home
 from rayorch_flows.orchestration.story import Story
 from rayorch_flows.orchestration.summary import IngestSummary, MicrobatchSummary
@@ -94,10 +95,11 @@ async def ingest(
         engine: Settings by Call, or engine-settings/NAME.
     """
     check_numbers(microbatch_size=microbatch_size, concurrency=concurrency, limit=limit, max_failed=max_failed)
+    outlive_readers()
     began = time.monotonic()
     board = current_board() or Board(tell=lambda line: None)
     story = Story(board)
-    places = await find_places(table, source, cluster, engine)
+    places = await patiently(find_places, table, source, cluster, engine)
     if deployment is None:
         await asyncio.to_thread(clusters.check, places.cluster)
     prepared = (await asyncio.to_thread(prepare, flow)).tuned(places.tuning)
@@ -147,11 +149,9 @@ async def ingest(
                 parts, cancelled = await batches.run(work.microbatches, UUID(summary.flow_run_id))
     summary.add(parts)
     summary.elapsed_s = round(time.monotonic() - began, 3)
-    await acreate_markdown_artifact(
-        ingest_report(summary, parts, summary.ui),
-        key="ingest-report",
-        description=f"{summary.present} present, {summary.failed} failed, {summary.unchanged} unchanged",
-    )
+    report = ingest_report(summary, parts, summary.ui)
+    words = f"{summary.present} present, {summary.failed} failed, {summary.unchanged} unchanged"
+    await patiently(acreate_markdown_artifact, report, key="ingest-report", description=words)
     events.corpus_completed(summary)
     board.stage, board.summary = "done", summary
     if cancelled:
@@ -200,21 +200,24 @@ def _plan(
 async def _progress_artifact(board: Board) -> AsyncGenerator[None]:
     """The progress artifact of the whole ingest, updated at a steady pace while the microbatches run."""
     began = time.monotonic()
-    artifact = await acreate_progress_artifact(0.0, key="ingest-progress", description="starting")
+    artifact = await patiently(acreate_progress_artifact, 0.0, key="ingest-progress", description="starting")
 
     def words() -> str:
         return progress.describe(board.total, time.monotonic() - began, board.child_noun)
 
+    async def show() -> None:
+        with contextlib.suppress(Exception):
+            await aupdate_progress_artifact(artifact, progress.percent(board.total), description=words())
+
     async def keep_up() -> None:
         while True:
             await asyncio.sleep(PROGRESS_EVERY_S)
-            with contextlib.suppress(Exception):
-                await aupdate_progress_artifact(artifact, progress.percent(board.total), description=words())
+            await show()
 
     keeper = asyncio.create_task(keep_up())
     try:
         yield
-        await aupdate_progress_artifact(artifact, progress.percent(board.total), description=words())
+        await show()
     finally:
         keeper.cancel()
         with contextlib.suppress(asyncio.CancelledError):

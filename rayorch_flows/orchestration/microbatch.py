@@ -18,20 +18,20 @@ from rayorch_flows.errors import ExecutionError, InfrastructureError
 from rayorch_flows.orchestration import cluster as clusters
 from rayorch_flows.orchestration import events
 from rayorch_flows.orchestration.call_settings import CallSettings
+from rayorch_flows.orchestration.endurance import outlive_readers, patiently
 from rayorch_flows.orchestration.engine_run import StopAsked, run_in_engine_host
 from rayorch_flows.orchestration.places import find_places
 from rayorch_flows.orchestration.prepared import prepare
 from rayorch_flows.orchestration.problems import gist
 from rayorch_flows.orchestration.progress import current_board, finished_part
 from rayorch_flows.orchestration.report import microbatch_report
-from rayorch_flows.orchestration.running import inside_its_parent, stoppable
+from rayorch_flows.orchestration.running import CANCELLED, inside_its_parent, stoppable
 from rayorch_flows.orchestration.summary import CallSummary, MicrobatchSummary, merge_calls
 from rayorch_flows.orchestration.task_runner import SharedRayTaskRunner
-from rayorch_flows.orchestration.unit import leave_summary, open_unit
+from rayorch_flows.orchestration.unit import leave_summary, open_unit, record_table_of
 from rayorch_flows.program.outcomes import Cause
 
 RETRIES: Final = 2
-CANCELLED: Final = "cancelled: what is finished is staged, the next ingest goes on from there"
 
 
 class MicrobatchFailed(ExecutionError):
@@ -96,12 +96,18 @@ async def ingest_microbatch(
         cluster: The Ray cluster, host:port or ray-cluster/NAME; without it RAY_ADDRESS, or an embedded cluster.
         engine: Settings by Call, or engine-settings/NAME.
     """
+    outlive_readers()
     logger = get_run_logger()
     attempt, last = _attempt()
-    places = await find_places(table, source, cluster, engine)
+    places = await patiently(find_places, table, source, cluster, engine)
     prepared = prepare(flow).tuned(places.tuning)
-    unit = await asyncio.to_thread(open_unit, places, prepared, microbatch)
     run_id: str | None = current_flow_run.id
+    unit = await asyncio.to_thread(open_unit, places, prepared, microbatch)
+    if isinstance(unit, MicrobatchSummary):
+        logger.info("Its %s sources are committed: the run that did it was killed before it could say so", unit.sources)
+        unit.flow_run_id = run_id or ""
+        await asyncio.to_thread(leave_summary, record_table_of(places.table, prepared), unit)
+        return unit
     before = _unfinished.setdefault(run_id or microbatch, _Attempts(time.monotonic()))
     summary = MicrobatchSummary(
         microbatch=microbatch,
@@ -113,7 +119,7 @@ async def ingest_microbatch(
     )
     error: Exception | None = None
     try:
-        with stoppable(UUID(run_id) if run_id else None) as asked:
+        async with stoppable(UUID(run_id) if run_id else None) as asked:
             aborted = await run_in_engine_host(unit, prepared, places.cluster, summary, logger, asked)
         if not last:
             _ask_for_retry(aborted, await asyncio.to_thread(unit.retryable))
@@ -174,10 +180,9 @@ def _ask_for_retry(aborted: Cause | None, retryable: int) -> None:
 
 async def _publish(summary: MicrobatchSummary, table: str) -> None:
     info = clusters.current()
-    await acreate_markdown_artifact(
-        microbatch_report(summary, table, "" if info is None else info.dashboard_url),
-        description=f"{summary.present} present, {summary.failed} failed, {summary.dropped} dropped",
-    )
+    report = microbatch_report(summary, table, "" if info is None else info.dashboard_url)
+    words = f"{summary.present} present, {summary.failed} failed, {summary.dropped} dropped"
+    await patiently(acreate_markdown_artifact, report, description=words)
     events.microbatch_ended(summary, table)
     board = current_board()
     if board is not None:

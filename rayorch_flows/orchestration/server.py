@@ -173,6 +173,7 @@ def server_environment(home: Home, port: int) -> dict[str, str]:
         "PREFECT_UI_API_URL": f"http://127.0.0.1:{port}/api",
         "PREFECT_UI_STATIC_DIRECTORY": str(home.prefect / "ui"),
         "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
+        "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
         "PREFECT__SERVER_FINAL": "1",
     }
 

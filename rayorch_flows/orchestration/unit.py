@@ -62,12 +62,15 @@ class Unit:
     def commit(self, summary: MicrobatchSummary, flow_run_id: str, attempt: int, aborted: Cause | None) -> None:
         """Commit a row for every source, then forget what is staged; the summary gets the numbers."""
         rows = self._read().complete(self.manifest, self.table.record_schema, attempt, aborted or _UNFINISHED)
-        self.table.commit(
-            rows,
-            microbatch_id=self.microbatch,
-            flow_run_id=flow_run_id,
-            semantic_fingerprint=self.manifest.semantic_fingerprint,
-        )
+        if self.table.manifests(self.manifest.semantic_fingerprint).read(self.microbatch) is None:
+            rows = self.table.committed(self.manifest)  # by another run of it, which was faster
+        else:
+            self.table.commit(
+                rows,
+                microbatch_id=self.microbatch,
+                flow_run_id=flow_run_id,
+                semantic_fingerprint=self.manifest.semantic_fingerprint,
+            )
         count_rows(rows, summary)
         summary.committed = True
         clean_up(self.table, self.manifest)
@@ -80,15 +83,22 @@ def record_table_of(place: TablePlace, prepared: PreparedFlow) -> RecordTable:
     return RecordTable(place.uri, prepared.definition.record, place.options, flow=prepared.definition.name)
 
 
-def open_unit(places: Places, prepared: PreparedFlow, microbatch: str) -> Unit:
-    """Find the manifest and what is staged; blocking."""
+def open_unit(places: Places, prepared: PreparedFlow, microbatch: str) -> Unit | MicrobatchSummary:
+    """Find the manifest and what is staged; what became of the microbatch if it is committed. Blocking."""
     record_table = record_table_of(places.table, prepared)
     manifest = record_table.manifests(prepared.fingerprint).read(microbatch)
     if manifest is None:
+        among = {"microbatch_id": [microbatch], "semantic_fingerprint": [prepared.fingerprint]}
+        rows = record_table.rows(among=among)
+        if rows.num_rows:
+            summary = MicrobatchSummary(microbatch=microbatch, child_noun=prepared.child_noun, sources=rows.num_rows)
+            summary.committed = True
+            count_rows(rows, summary)
+            return summary
         raise TableError(
             f"there is no manifest of microbatch {microbatch}",
             where=record_table.uri,
-            next_step="it is committed already, or the flow has changed: run the ingest again",
+            next_step="the flow or its sources have changed: run the ingest again",
         )
     staged = record_table.staging(prepared.fingerprint).read(microbatch)
     return Unit(record_table, manifest, staged.missing(manifest), places.source.options)

@@ -1,0 +1,66 @@
+"""What a flow run outlives: the end of whoever reads its output, and a server that is away for a while."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final, ParamSpec, TypeVar
+
+import httpx
+from rich.console import Console
+
+AWAY_S: Final = 300.0
+"""How long a server may be away before a flow run gives up."""
+_AGAIN_S: Final = 1.0
+_AWAY_STATUS: Final = frozenset({502, 503, 504})
+
+Arguments = ParamSpec("Arguments")
+Answer = TypeVar("Answer")
+
+
+async def patiently(
+    ask: Callable[Arguments, Awaitable[Answer]], *args: Arguments.args, **kwargs: Arguments.kwargs
+) -> Answer:
+    """Ask the Prefect server, again while it cannot be reached. Prefect's own retries leave new connections out."""
+    until = time.monotonic() + AWAY_S
+    while True:
+        try:
+            return await ask(*args, **kwargs)
+        except Exception as error:
+            if not server_is_away(error) or time.monotonic() >= until:
+                raise
+        await asyncio.sleep(_AGAIN_S)
+
+
+def server_is_away(error: BaseException) -> bool:
+    """Whether the request failed because no server answered it, not because of what it asked."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, httpx.HTTPStatusError):
+            return seen.response.status_code in _AWAY_STATUS
+        if isinstance(seen, httpx.TransportError):
+            return True
+        seen = seen.__cause__
+    return False
+
+
+def outlive_readers() -> None:
+    """Let a flow run that has a process of its own go on when the worker that reads its output is killed.
+
+    The console that Prefect logs to would end the process at its next line.
+    """
+    if "PREFECT__FLOW_RUN_ID" in os.environ:
+        Console.on_broken_pipe = _be_quiet
+
+
+def _be_quiet(self: Console) -> None:
+    self.quiet = True
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
