@@ -8,6 +8,9 @@ from typing import Final
 from rayorch_flows.errors import RayorchFlowsError, UsageError
 
 LONGEST: Final = 600
+_INSTALL: Final = (
+    "install it where the workers run, or send it along: runtime_env of a ray-cluster block (docs/blocks.md)"
+)
 _ESCAPE: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -23,7 +26,8 @@ def gist(error: object) -> str:
         text = next((line for line in reversed(text.splitlines()) if line and not line[0].isspace()), text)
     name = type(error).__name__
     text = text if text.startswith(name) or not isinstance(error, BaseException) else f"{name}: {text}"
-    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+    text = text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+    return f"{text}\n  next: {_INSTALL}" if text.startswith("ModuleNotFoundError") else text
 
 
 def check_numbers(**numbers: int | None) -> None:
