@@ -39,9 +39,26 @@ class Ledger:
         self._file.write(f"{self.stage} {os.getpid()} {start!r} {time.time()!r} {rows} {doomed}\n")
 
 
+UP_S = 0.02
+"""How long a worker keeps its first work, so that the next one's goes to another."""
+
+
+def report_up() -> None:
+    """Say that this worker is there, for ``up``."""
+    (Path(os.environ[FOLDER]) / f".up-{os.getpid()}").touch()
+    time.sleep(UP_S)
+
+
+def up() -> int:
+    """How many workers have done their first work."""
+    return sum(path.name.startswith(".up-") for path in Path(os.environ[FOLDER]).iterdir())
+
+
 def read(folder: Path) -> list[Entry]:
     entries: list[Entry] = []
     for path in folder.iterdir():
+        if path.name.startswith("."):
+            continue
         for line in path.read_text().splitlines():
             stage, worker, start, end, rows, doomed = line.split()
             entries.append(Entry(stage, int(worker), float(start), float(end), int(rows), int(doomed)))

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks import functions, workloads
+from benchmarks import functions, ledger, workloads
 from benchmarks.harness import Measured
 from benchmarks.systems.local_ray import local_ray
 
@@ -54,7 +54,7 @@ def sleeping(
     split = library.RayModule(functions.Split).ray_options(replicas=1, batch_size=split_batch, num_cpus=0)
     pipeline = pages_pipeline(api, page, split=split, gather=None)
     with local_ray(), library.Executor(pipeline) as executor:
-        executor.run([(functions.WARM_UP, batch_size * 4)] * actors)
+        warm_up(executor, actors, batch_size)
         began = time.time()
         result = executor.run(
             list(enumerate(documents.pages)),
@@ -64,6 +64,15 @@ def sleeping(
         wall_s = time.time() - began
     outputs = [value if isinstance(value, list) else None for value in result.outputs]
     return Measured(began, wall_s, outputs, result.rpc_count)
+
+
+def warm_up(executor: Any, actors: int, batch_size: int) -> None:
+    """Let every actor work once: those that start late would be missing from the measured run."""
+    deadline = time.monotonic() + 300
+    while ledger.up() < actors:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{ledger.up()} of {actors} actors are up after five minutes")
+        executor.run([(functions.WARM_UP, batch_size)] * (4 * actors))
 
 
 def trivial(api: str, documents: workloads.Documents, *, options: dict[str, Any] | None = None) -> Measured:
@@ -165,7 +174,7 @@ def staged(
     library: Any = importlib.import_module(api)
     pipeline = staged_pipeline(api, costs, poisoned=documents.poisoned, by_document=by_document, options=options)
     with local_ray(), library.Executor(pipeline) as executor:
-        executor.run([(functions.WARM_UP, costs.batch_size)] * (2 * costs.actors))
+        warm_up(executor, costs.actors, costs.batch_size)
         began = time.time()
         roots = list(enumerate(documents.pages))
         if folder is None:

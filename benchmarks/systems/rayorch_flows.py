@@ -36,7 +36,7 @@ def vlm(documents: workloads.Documents, *, actors: int, **_: Any) -> Measured:
     split = RayModule(functions.Split).ray_options(batch_size=32, num_cpus=0)
     pipeline = lineage.pages_pipeline("rayorch_flows", page, split=split, gather=None)
     with local_ray(), Executor(pipeline) as executor:
-        executor.run([(functions.WARM_UP, model.BATCH)] * actors)
+        lineage.warm_up(executor, actors, model.BATCH)
         began = time.time()
         result = executor.run(list(enumerate(documents.pages)))
         wall_s = time.time() - began
