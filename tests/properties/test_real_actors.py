@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import random
 import signal
 import threading
 import time
 import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rayorch_flows import Executor, OutputIssue, Plan
+from rayorch_flows import Executor, OutputIssue, Plan, SourceOutcome
 from rayorch_flows.program.outcomes import ItemOutcome, RecordFailure
 from rayorch_flows.program.plan import ROOT
+from rayorch_flows.runtime import host
+from rayorch_flows.runtime.host import HostClient, MicrobatchProgress, MicrobatchSpec, UnknownMicrobatchError
 from tests.properties.pipelines import LENGTHS, Symbolic, odd, pipeline
 from tests.properties.programs import Call, Expand, Reader, Reduce, Source, Spec, generate
-from tests.reference import Fact, Path, Reference
+from tests.reference import Fact, Reference
+from tests.reference import Path as EntityPath
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -37,7 +43,7 @@ class Arguments:
     def source(self, column: int, row: int) -> Any:
         return self.columns[column][row]
 
-    def grain(self, call: int, path: Path, args: tuple[Any, ...]) -> Any:
+    def grain(self, call: int, path: EntityPath, args: tuple[Any, ...]) -> Any:
         returned = self.function.row(args, **dict(self.plan.calls[call].kwargs))
         failures = [value for value in returned if isinstance(value, RecordFailure)]
         return failures[0] if failures else returned
@@ -99,6 +105,71 @@ def test_real_actors_end_with_the_facts_of_the_reference(which: int, kills: int)
             stop.set()
             killer.join()
     assert bool(killed) == bool(kills)
+    check(plan, spec, reference, outcomes)
+
+
+@pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.parametrize("which", range(2))
+def test_a_driver_that_is_killed_and_restarted_ends_with_the_facts_of_the_reference(which: int, tmp_path: Path) -> None:
+    """The rest of the microbatch goes to the restarted driver, as a flow run that resumes does it."""
+    spec = programs(PROGRAMS)[which]
+    given: dict[str, Any] = {"seed": which, "record": 12}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        plan = pipeline(spec, infra_retries=2, delay_s=0.2, **given).compile()
+    inputs = columns(spec)
+    sink = Pickled(tmp_path / "outcomes")
+    client = host.connect(plan, namespace=f"restarted-{os.getpid()}-{which}")
+    try:
+        client.attach(MicrobatchSpec("m", tuple(inputs), list(range(ROWS)), sink))
+        await_poll(client, lambda progress: progress.written > 0)
+        os.kill(client.describe()["pid"], signal.SIGKILL)
+        with pytest.raises(UnknownMicrobatchError):
+            await_poll(client, lambda progress: progress.state in host.FINAL_STATES)
+        before = sink.read()
+        left = [row for row in range(ROWS) if row not in {outcome.index for outcome in before}]
+        assert before
+        assert left
+        rest = tuple([column[row] for row in left] for column in inputs)
+        client.attach(MicrobatchSpec("m", rest, left, sink))
+        await_poll(client, lambda progress: progress.state == "done")
+    finally:
+        client.stop()
+    check(plan, spec, Reference(plan, Arguments(plan, Symbolic(**given), inputs)), sink.read())
+
+
+class Pickled:
+    """A sink that appends outcomes to a file; a record that a killed driver left unfinished does not count."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def write(self, microbatch: str, attempt: int, outcomes: Sequence[SourceOutcome]) -> None:
+        with self.path.open("ab") as file:
+            file.write(pickle.dumps(list(outcomes)))
+
+    def read(self) -> list[SourceOutcome]:
+        found: list[SourceOutcome] = []
+        with self.path.open("rb") as file, contextlib.suppress(EOFError, pickle.UnpicklingError):
+            while True:
+                found += pickle.load(file)
+        return found
+
+    def flush(self, microbatch: str) -> None:
+        pass
+
+    def close(self, microbatch: str) -> None:
+        pass
+
+
+def await_poll(client: HostClient, happened: Callable[[MicrobatchProgress], bool]) -> None:
+    until = time.monotonic() + 60
+    while not happened(progress := client.poll("m", 0.05)):
+        assert time.monotonic() < until, progress
+
+
+def check(plan: Plan, spec: Spec, reference: Reference, outcomes: Sequence[SourceOutcome]) -> None:
+    """Every source item once, with the outputs and the children of the reference."""
     assert sorted(outcome.index for outcome in outcomes) == list(range(ROWS))
     for outcome in outcomes:
         row = outcome.index
