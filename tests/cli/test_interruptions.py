@@ -68,9 +68,6 @@ def test_an_interrupted_command_leaves_nothing_running(
     assert processes.wait_until(lambda: not lab.leftovers(), 10, 0.5), lab.leftovers()
     assert server.read_state(lab.home) is None
     assert not list(lab.home.ray_sessions.glob("*"))
-    again = lab.ingest(source, table, **SLOW)
-    assert again.status == 0, again.output
-    assert len(outcomes(table)) == 8
 
 
 def test_the_server_of_a_killed_command_ends_by_itself(bare_lab: Lab) -> None:
