@@ -40,7 +40,7 @@ from tests.properties.programs import (
 rayorch = pytest.importorskip("rayorch")
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
-PROGRAMS = int(os.environ.get("RAYORCH_FLOWS_PEER_PROGRAMS", "8"))
+PROGRAMS = int(os.environ.get("RAYORCH_FLOWS_PEER_PROGRAMS", "5"))
 
 
 class Common(Generator):
