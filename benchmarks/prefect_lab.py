@@ -19,7 +19,8 @@ from typing import Any
 from benchmarks import ledger
 from rayorch_flows.orchestration import cluster as clusters
 from rayorch_flows.orchestration import server as servers
-from rayorch_flows.orchestration.settings import Home
+from rayorch_flows.orchestration.processes import wait_until
+from rayorch_flows.orchestration.settings import START_TIMEOUT_S, Home
 
 ROOT = Path(__file__).resolve().parent.parent
 FLOW = f"{ROOT}/benchmarks/trivial_flow.py:FLOW"
@@ -94,8 +95,16 @@ def a_lab(folder: Path) -> Generator[Lab]:
                 ledger.FOLDER: os.environ[ledger.FOLDER],
             },
         )
-        servers.wait_answer(home, servers.Server(api_url, embedded=False))
+        if not wait_until(lambda: _answers(lab), START_TIMEOUT_S, 0.2):
+            raise RuntimeError("the Prefect server does not start:\n" + (folder / "server.log").read_text()[-3000:])
         yield lab
+
+
+def _answers(lab: Lab) -> bool:
+    try:
+        return lab.ask("health") is True
+    except OSError:
+        return False
 
 
 @contextmanager
