@@ -48,19 +48,17 @@ def server_is_away(error: BaseException) -> bool:
     return False
 
 
-def outlive_readers() -> None:
-    """Let a flow run that has a process of its own go on when the worker that reads its output is killed.
-
-    The console that Prefect logs to would end the process at its next line.
-    """
-    if "PREFECT__FLOW_RUN_ID" in os.environ:
-        Console.on_broken_pipe = _be_quiet
-
-
 def _be_quiet(self: Console) -> None:
+    """Instead of ending the process, as rich does when nobody reads its output any more."""
     self.quiet = True
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
+
+
+if "PREFECT__FLOW_RUN_ID" in os.environ:
+    # this process belongs to one flow run, and its output to the worker: that one's death must not end the run at its
+    # next line of log
+    Console.on_broken_pipe = _be_quiet

@@ -25,7 +25,7 @@ from rayorch_flows.orchestration import cluster as clusters
 from rayorch_flows.orchestration import events, progress
 from rayorch_flows.orchestration.batches import Batches
 from rayorch_flows.orchestration.call_settings import CallSettings
-from rayorch_flows.orchestration.endurance import outlive_readers, patiently
+from rayorch_flows.orchestration.endurance import patiently
 from rayorch_flows.orchestration.engines import drain_predecessors
 from rayorch_flows.orchestration.places import SourcePlace, find_places, handed_on
 from rayorch_flows.orchestration.prepared import PreparedFlow, prepare
@@ -95,7 +95,6 @@ async def ingest(
         engine: Settings by Call, or engine-settings/NAME.
     """
     check_numbers(microbatch_size=microbatch_size, concurrency=concurrency, limit=limit, max_failed=max_failed)
-    outlive_readers()
     began = time.monotonic()
     board = current_board() or Board(tell=lambda line: None)
     story = Story(board)

@@ -18,7 +18,7 @@ from rayorch_flows.errors import ExecutionError, InfrastructureError
 from rayorch_flows.orchestration import cluster as clusters
 from rayorch_flows.orchestration import events
 from rayorch_flows.orchestration.call_settings import CallSettings
-from rayorch_flows.orchestration.endurance import outlive_readers, patiently
+from rayorch_flows.orchestration.endurance import patiently
 from rayorch_flows.orchestration.engine_run import StopAsked, run_in_engine_host
 from rayorch_flows.orchestration.places import find_places
 from rayorch_flows.orchestration.prepared import prepare
@@ -96,7 +96,6 @@ async def ingest_microbatch(
         cluster: The Ray cluster, host:port or ray-cluster/NAME; without it RAY_ADDRESS, or an embedded cluster.
         engine: Settings by Call, or engine-settings/NAME.
     """
-    outlive_readers()
     logger = get_run_logger()
     attempt, last = _attempt()
     places = await patiently(find_places, table, source, cluster, engine)

@@ -33,7 +33,6 @@ from prefect.states import AwaitingRetry, Cancelled, Crashed
 from pydantic import BaseModel, Field
 
 from rayorch_flows.orchestration import engines
-from rayorch_flows.orchestration.endurance import outlive_readers
 from rayorch_flows.orchestration.places import ClusterPlace, cluster_place
 from rayorch_flows.orchestration.settings import given_ray_address
 
@@ -71,7 +70,6 @@ async def reconcile(
         horizon_h: Look at runs that were made within the last so many hours.
         cluster: The Ray cluster whose engine to look at, host:port or ray-cluster/NAME; without it RAY_ADDRESS.
     """
-    outlive_readers()
     logger = get_run_logger()
     done = Reconciled()
     since = datetime.now(UTC) - timedelta(hours=horizon_h)

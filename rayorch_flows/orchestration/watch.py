@@ -15,7 +15,6 @@ from prefect import flow, get_run_logger
 from pydantic import BaseModel
 
 from rayorch_flows.orchestration.call_settings import CallSettings
-from rayorch_flows.orchestration.endurance import outlive_readers
 from rayorch_flows.orchestration.ingest import ingest, list_place
 from rayorch_flows.orchestration.places import Places, find_places
 from rayorch_flows.orchestration.prepared import PreparedFlow, prepare
@@ -63,7 +62,6 @@ async def watch_source(
         cluster: The Ray cluster, host:port or ray-cluster/NAME; without it RAY_ADDRESS, or an embedded cluster.
         engine: Settings by Call, or engine-settings/NAME.
     """
-    outlive_readers()
     check_numbers(microbatch_size=microbatch_size, concurrency=concurrency)
     logger = get_run_logger()
     deadline = time.monotonic() + LONGEST_S

@@ -12,7 +12,8 @@ from tests.blocks.lab import BlockLab
 from tests.blocks.store import a_store
 from tests.blocks.test_ingest import FILES, READER, SAVE, SOURCE_SECRET
 from tests.cli.lab import Lab
-from tests.cli.test_deployments import deployed, finished, start
+from tests.cli.pool import finished, start
+from tests.cli.test_deployments import deployed
 
 pytestmark = [pytest.mark.prefect, pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
 __all__ = ["deployed"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -23,6 +24,7 @@ from rayorch_flows.orchestration.settings import Home
 ROOT = Path(__file__).parents[2]
 TOY = f"{ROOT}/tests/orchestration/toy_flow.py:FLOW"
 PATIENCE_S = 240
+LEASES = ("PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE", "prefect.server.concurrency.lease_storage.filesystem")
 
 
 @dataclass
@@ -69,6 +71,7 @@ class Lab:
     directory: Path
     environment: dict[str, str] = field(default_factory=dict)
     started: int = 0
+    server: GivenServer | None = None
 
     @property
     def home(self) -> Home:
@@ -124,18 +127,26 @@ class Lab:
     def start_ingest(self, source: Path, table: Path, *arguments: str, **environment: str) -> Running:
         return self.start("ingest", source, "--table", table, "--flow", TOY, "--json", *arguments, **environment)
 
-    def api(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        """Ask the lab's Prefect server."""
+    @property
+    def api_url(self) -> str:
+        """The Prefect server of the lab's commands: the one they are given, or their embedded one."""
+        given = self.environment.get("PREFECT_API_URL")
+        if given:
+            return given
         state = server.read_state(self.home)
         assert state is not None
+        return state.api_url
+
+    def api(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        """Ask the lab's Prefect server."""
         request = urllib.request.Request(
-            f"{state.api_url}/{path}",
+            f"{self.api_url}/{path}",
             data=json.dumps(body or {}).encode(),
             headers={"content-type": "application/json"},
             method="POST",
         )
         with urllib.request.urlopen(request, timeout=30) as answer:
-            return json.loads(answer.read())
+            return json.loads(answer.read() or b"null")
 
     def eventually(self, ask: Any, enough: int, patience_s: float = 20) -> list[Any]:
         """Ask until there are so many; events and logs reach the server with a delay."""
@@ -162,15 +173,54 @@ class Lab:
         return found
 
 
+class GivenServer:
+    """A server that users start themselves and name by PREFECT_API_URL; it can be stopped and started again."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        self.port = _free_port()
+        lab.environment |= {"PREFECT_API_URL": f"http://127.0.0.1:{self.port}/api"}
+        self.start()
+
+    def start(self) -> None:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+        home = self.lab.directory / "server"
+        where = ("--host=127.0.0.1", f"--port={self.port}")
+        with (self.lab.directory / "server.log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "prefect", "server", "start", "--no-ui", *where],
+                env=kept
+                | {"PREFECT_HOME": str(home), "PREFECT_SERVER_ANALYTICS_ENABLED": "false", LEASES[0]: LEASES[1]},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.process = processes.ProcessId.of(process.pid)
+
+    def wait_answer(self) -> None:
+        assert processes.wait_until(lambda: not server._health_trouble(self.lab.api_url), 120, 0.2)
+
+    def stop(self) -> None:
+        """As a service manager does: SIGTERM, and in the end SIGKILL, to all of it."""
+        processes.stop(self.process)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+
 @contextmanager
-def a_lab(*, shared: bool) -> Generator[Lab]:
+def a_lab(*, shared: bool, given_server: bool = False) -> Generator[Lab]:
     """A lab in a short path; with a server and a cluster that outlive single commands, or with nothing running."""
     with tempfile.TemporaryDirectory(prefix="lab-") as directory:
         lab = Lab(Path(directory))
         lab.home.create()
         head = None
         try:
-            if shared:
+            if given_server:
+                lab.server = GivenServer(lab)
+                head = _start_cluster(lab)
+                lab.server.wait_answer()
+            elif shared:
                 claimed = server.claim(lab.home)
                 head = _start_cluster(lab)
                 server.wait_answer(lab.home, claimed)
@@ -181,6 +231,8 @@ def a_lab(*, shared: bool) -> Generator[Lab]:
                     processes.stop(process, grace_s=1.0)
                 head.wait(30)
             cluster.clean_sessions(lab.home)
+            if lab.server is not None:
+                lab.server.stop()
             state = server.read_state(lab.home)
             if state is not None:
                 processes.stop(state.process)
@@ -188,9 +240,7 @@ def a_lab(*, shared: bool) -> Generator[Lab]:
 
 def _start_cluster(lab: Lab) -> subprocess.Popen[bytes]:
     """A cluster of its own with token authentication, named by RAY_ADDRESS to the lab's commands."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
+    port = _free_port()
     lab.environment |= {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(cluster._token_file(lab.home)),
@@ -215,6 +265,12 @@ def _start_cluster(lab: Lab) -> subprocess.Popen[bytes]:
     assert started, log.read_text()
     lab.environment["RAY_ADDRESS"] = f"127.0.0.1:{port}"
     return head
+
+
+def _free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
 
 
 def _interruptible() -> None:
