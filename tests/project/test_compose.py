@@ -21,7 +21,7 @@ DOCS = (ROOT / "docs" / "prefect.md").read_text()
 def test_there_is_a_server_and_its_database() -> None:
     assert set(SERVICES) == {"postgres", "prefect"}
     assert SERVICES["prefect"]["depends_on"] == {"postgres": {"condition": "service_healthy"}}
-    assert set(COMPOSE["volumes"]) == {"postgres"}
+    assert set(COMPOSE["volumes"]) == {"postgres", "leases"}
     assert SERVICES["postgres"]["volumes"] == ["postgres:/var/lib/postgresql/data"]
 
 
