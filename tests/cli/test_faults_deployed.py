@@ -97,7 +97,7 @@ class Corpus:
 
     def staged(self, microbatch: str | None = None) -> set[str]:
         """Sources that are finished and durable, of one microbatch or of all that have not committed."""
-        if not self.table.exists():
+        if not (self.table / "_delta_log" / f"{0:020}.json").exists():
             return set()
         table = RecordTable.open(self.table)
         ids = table.manifests(self.fingerprint).ids() if microbatch is None else [microbatch]
@@ -141,6 +141,14 @@ def by_microbatch(lab: Lab, corpus: Corpus) -> dict[str, dict[str, Any]]:
     return {run["parameters"]["microbatch"]: run for run in microbatches(lab, corpus.table)}
 
 
+def cancel(lab: Lab, worker: Worker, run: dict[str, Any]) -> None:
+    """As the UI does it."""
+    began = time.monotonic()
+    lab.api(f"flow_runs/{run['id']}/set_state", {"state": {"type": "CANCELLING", "name": "Cancelling"}})
+    until(lambda: run_of(lab, run)["state_type"] == "CANCELLED", worker)
+    assert time.monotonic() - began < 10
+
+
 def reconciled(lab: Lab, **parameters: Any) -> Any:
     """Run the reconciler in this process, where there is no cluster."""
     from prefect.settings import PREFECT_API_URL, temporary_settings
@@ -175,11 +183,7 @@ def test_a_killed_microbatch_runs_again_a_cancelled_one_stops_and_a_third_notice
     runs = by_microbatch(lab, corpus)
     cancelled = next(each for each in runs if each != killed and corpus.staged(each))
     (third,) = set(runs) - {killed, cancelled}
-    began = time.monotonic()
-    lab.api(f"flow_runs/{runs[cancelled]['id']}/set_state", {"state": {"type": "CANCELLING", "name": "Cancelling"}})
-    until(lambda: run_of(lab, runs[cancelled])["state_type"] == "CANCELLED", worker)
-    took = time.monotonic() - began
-    assert took < 10
+    cancel(lab, worker, runs[cancelled])
     staged = corpus.staged(cancelled)
     assert staged, "what was finished is not kept"
     theirs = corpus.sources(cancelled)
@@ -239,7 +243,8 @@ def test_a_server_restart_costs_neither_a_deployed_ingest_nor_a_command_anything
 
 
 def test_a_worker_killed_with_all_its_flow_runs_costs_no_finished_parent(lab: Lab, worker: Worker) -> None:
-    """The first time with all its processes, as when its service or machine goes; the second time alone."""
+    """The first time with all its processes, as when its service or machine goes; the second time alone: then the flow
+    runs go on, and can still be cancelled."""
     corpus = Corpus(lab, "night", 8)
     run = corpus.ingest(4)
     until(corpus.staged, worker)
@@ -255,12 +260,16 @@ def test_a_worker_killed_with_all_its_flow_runs_costs_no_finished_parent(lab: La
     again = [run, *by_microbatch(lab, corpus).values()]
     until(lambda: all(run_of(lab, each)["state_type"] == "RUNNING" for each in again), worker)
     worker.kill()
+    cancelled = again[1]
+    cancel(lab, worker, cancelled)
     corpus.hurry()
     ended = finished(lab, run)
-    assert (ended["state_type"], ended["run_count"]) == ("COMPLETED", 2), ended["state"]
+    assert (ended["state_type"], ended["run_count"]) == ("FAILED", 2), ended["state"]
+    assert "4 of 8 sources are not in the table: cancelled" in ended["state"]["message"]
     runs = [(each["state_type"], each["run_count"]) for each in microbatches(lab, corpus.table)]
-    assert runs == [("COMPLETED", 2), ("COMPLETED", 2)]
+    assert sorted(runs) == [("CANCELLED", 2), ("COMPLETED", 2)]
     worker.start()
+    assert lab.run("ingest", corpus.source, "--table", corpus.table, "--flow", COUNTED).status == 0
     corpus.expect_complete()
     corpus.expect_done_once(kept)
     reconciled(lab)
