@@ -12,7 +12,7 @@ import functools
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from ray.exceptions import RayError
 from rayorch_flows.errors import ExecutionError, InfrastructureError, RayorchFlowsError
 from rayorch_flows.lineage.protocol import DispatchBatch
 from rayorch_flows.program.plan import ModulePlan
+from rayorch_flows.runtime import placement
 from rayorch_flows.runtime.wire import CallSpec, Raised
 from rayorch_flows.runtime.worker import Worker
 
@@ -31,6 +32,8 @@ _log = logging.getLogger(__name__)
 
 MAX_LOAD_DEATHS: Final = 3
 """Actors of one pool that may die one after the other before their Function is constructed."""
+TOO_LARGE_S: Final = 15.0
+"""How long actors wait that ask for more than any node of the cluster has."""
 _OURS: Final = frozenset({"max_restarts", "max_task_retries"})
 _DEAD: Final = 4  # ActorTableData.DEAD
 
@@ -267,36 +270,35 @@ class Pool:
         return min((r.since + self.deadline_s for r in self.live if r.flights), default=None)
 
     def check_placement(self, now: float) -> None:
-        """Fail if no replica got its resources in time; go on with fewer if some did."""
-        waiting = [r for r in self._starting if not r.placed and now - r.created > self._placement_timeout_s]
+        """Fail if no replica got its resources in time; go on with fewer if some did.
+
+        Resources that others use may become free; what is more than any node has will hardly come.
+        """
+        patience = self._placement_timeout_s
+        waiting = [r for r in self._starting if not r.placed and now - r.created > patience]
+        if not waiting and any(not r.placed and now - r.created > TOO_LARGE_S for r in self._starting):
+            if placement.fits_a_node(self.module):
+                return
+            patience = TOO_LARGE_S
+            waiting = [r for r in self._starting if not r.placed]
         if not waiting:
             return
         have, want = self.replicas - len(waiting), self.module.options.replicas
         if have:
             if not self._warned:
                 self._warned = True
-                _log.warning("%s", f"{self.module.name!r} runs with {have} of {want} replicas: {self._shortage()}")
+                _log.warning(
+                    "%s", f"{self.module.name!r} runs with {have} of {want} replicas: {placement.shortage(self.module)}"
+                )
             return
         self._fail(
             InfrastructureError(
-                f"no actor of {self.module.name!r} could be placed within {self._placement_timeout_s:g} s: "
-                f"{self._shortage()}",
+                f"no actor of {self.module.name!r} could be placed within {patience:g} s: "
+                f"{placement.shortage(self.module)}",
                 where=self._where(),
                 next_step="ask for less in ray_options, or give the cluster more",
             )
         )
-
-    def _shortage(self) -> str:
-        asked = {
-            key: value
-            for key, value in self.module.options.actor
-            if key in ("num_cpus", "num_gpus", "memory", "resources", "accelerator_type", "scheduling_strategy")
-        }
-        try:
-            total, free = _plain(ray.cluster_resources()), _plain(ray.available_resources())
-        except Exception as error:
-            return f"each asks for {asked or {'num_cpus': 1}}; what the cluster has is unknown: {error}"
-        return f"each asks for {asked or {'num_cpus': 1}}, the cluster has {total} of which {free} are free"
 
     def stop(self) -> list[Flight]:
         """Kill every actor; the flights that were under way."""
@@ -305,10 +307,6 @@ class Pool:
             self._drop(replica)
         self._blob = None
         return flights
-
-
-def _plain(resources: Mapping[str, float]) -> dict[str, float]:
-    return {key: value for key, value in sorted(resources.items()) if not key.startswith(("node:", "object_store"))}
 
 
 def is_dead(handle: ActorHandle[Any]) -> bool:

@@ -25,6 +25,7 @@ from rayorch_flows import (
     RecoveryPolicy,
 )
 from rayorch_flows.runtime import engine as engine_module
+from rayorch_flows.runtime import pool as pool_module
 from rayorch_flows.runtime.engine import Engine
 from rayorch_flows.runtime.traffic import Traffic
 from tests.runtime.functions import CPU, BadInit, DiesInInit, Documents, Flat, Poison, Slow
@@ -155,18 +156,38 @@ def test_a_constructor_that_fails_is_one_clear_error(function: Any, told: str, s
         assert len(list(tmp_path.iterdir())) <= starts + 1  # with the first one, which started with the Executor
 
 
-def test_a_pool_that_cannot_be_placed_says_what_it_wants(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("options", "asked"), [({"num_gpus": 3}, "'num_gpus': 3"), ({"resources": {"tpu": 1}}, "{'tpu': 1}")]
+)
+def test_actors_larger_than_any_node_are_told_before_those_that_may_find_room(
+    options: dict[str, Any], asked: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_module, "TOO_LARGE_S", 1.0)
+    with (
+        Executor(Flat(RayModule(Slow).ray_options(**options))) as executor,
+        pytest.raises(InfrastructureError) as error,
+    ):
+        executor.run([1])
+    assert "within 1 s" in str(error.value)
+    assert asked in str(error.value)
+    assert "'CPU': 8.0" in str(error.value)
+
+
+def test_actors_that_find_no_room_are_told_at_last(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Engine.__init__
 
     def hurried(self: Engine, plan: Any, **kwargs: Any) -> None:
-        made(self, plan, **{**kwargs, "placement_timeout_s": 1.0})
+        made(self, plan, **{**kwargs, "placement_timeout_s": 2.0})
 
+    monkeypatch.setattr(pool_module, "TOO_LARGE_S", 0.5)
     monkeypatch.setattr(engine_module.Engine, "__init__", hurried)
-    module = RayModule(Slow).ray_options(num_gpus=3)
-    with Executor(Flat(module)) as executor, pytest.raises(InfrastructureError) as error:
-        executor.run([1])
-    assert "'num_gpus': 3" in str(error.value)
-    assert "'CPU': 8.0" in str(error.value)
+    with (
+        Executor(Flat(RayModule(Slow).pre_init(0.0).ray_options(num_cpus=8))) as everything,
+        Executor(Flat(RayModule(Slow).ray_options(num_cpus=8))) as too_late,
+    ):
+        assert len(everything.run([1]).outputs) == 1
+        with pytest.raises(InfrastructureError, match="within 2 s"):
+            too_late.run([1])
 
 
 @pytest.fixture
