@@ -12,6 +12,7 @@ import math
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any, Final
@@ -58,6 +59,7 @@ class Engine:
     ) -> None:
         self.plan = plan
         self._messages: SimpleQueue[tuple[Callable[..., None], Any, Any]] = SimpleQueue()
+        self._taken: deque[tuple[Callable[..., None], Any, Any]] = deque()
         self._active: dict[str, Active] = {}
         self._telemetry = Telemetry(plan)
         self._traffic = Traffic(
@@ -143,14 +145,16 @@ class Engine:
     def _refuse(self, error: Exception) -> None:
         """A defect that does not go away: answer every microbatch with it until the engine is closed."""
         while not self._closing:
-            handler, subject, value = self._messages.get()
+            handler, subject, value = self._taken.popleft() if self._taken else self._messages.get()
             if handler in (self._on_submit, self._on_redo):
                 subject.listener.ended(End(subject.id, EndState.ABORTED, _defect(error), None, 0, 0.0))
             elif handler == self._on_close:
                 handler(subject, value)
 
     def _turn(self) -> None:
-        for handler, subject, value in self._next_messages():
+        self._take_messages()
+        while self._taken:  # what is behind a message that fails is handled in the next turn
+            handler, subject, value = self._taken.popleft()
             handler(subject, value)
         now = time.monotonic()
         if now >= self._next_tick:
@@ -165,22 +169,23 @@ class Engine:
         if self._validate:
             self._traffic.machine.validate()
 
-    def _next_messages(self) -> list[tuple[Callable[..., None], Any, Any]]:
+    def _take_messages(self) -> None:
+        """Wait for a message, or for what the clock asks, and take those that are there."""
+        if self._taken:
+            return
         now = time.monotonic()
         wake = self._next_tick
         for pool in self._traffic.timed:
             deadline = pool.next_deadline()
             if deadline is not None and deadline < wake:
                 wake = deadline
-        messages = self._messages
-        found: list[tuple[Callable[..., None], Any, Any]] = []
+        messages, taken = self._messages, self._taken
         try:
-            found.append(messages.get(timeout=max(0.0, wake - now)))
-            while len(found) < _TURN:
-                found.append(messages.get_nowait())
+            taken.append(messages.get(timeout=max(0.0, wake - now)))
+            while len(taken) < _TURN:
+                taken.append(messages.get_nowait())
         except Empty:
             pass
-        return found
 
     def _apply(self) -> None:
         """Carry out what the machine asks for, until it asks for nothing."""

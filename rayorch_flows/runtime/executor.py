@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import threading
 import time
@@ -51,6 +52,7 @@ class Executor:
         self._lock = threading.Lock()
         self._closed = False
         self._number = itertools.count()
+        atexit.register(self.close)  # before Ray's own end, which takes the engine's thread by surprise
 
     def run(
         self,
@@ -99,6 +101,7 @@ class Executor:
             if self._closed:
                 return
             self._closed = True
+        atexit.unregister(self.close)
         self.cancel()
         self._engine.close()
         self._session.close()

@@ -19,7 +19,6 @@ from typing import Any, Final
 import cloudpickle
 import ray
 from ray.actor import ActorHandle
-from ray.exceptions import RayError
 
 from rayorch_flows.errors import ExecutionError, InfrastructureError, RayorchFlowsError
 from rayorch_flows.lineage.protocol import DispatchBatch
@@ -157,10 +156,10 @@ class Pool:
                 self._blob = ray.put(cloudpickle.dumps((module.function, module.args, dict(module.kwargs)), 5))
             while self.replicas < self.module.options.replicas:
                 self._starting.append(self._create())
-        except (RayError, ValueError, TypeError, ConnectionError) as error:
+        except Exception as error:  # Ray refuses options in many ways, some with an AssertionError
             self._fail(
                 InfrastructureError(
-                    f"the actors of {self.module.name!r} cannot be created: {error}",
+                    f"the actors of {self.module.name!r} cannot be created: {type(error).__name__}: {error}",
                     where=self._where(),
                     next_step="check the options given to ray_options",
                 )

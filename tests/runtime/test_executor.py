@@ -356,7 +356,7 @@ def test_sources_are_checked() -> None:
 
 @pytest.mark.slow
 def test_a_script_starts_its_own_ray_and_ends_it(tmp_path: Path) -> None:
-    """Classes of __main__, values of them, a clean terminal, and no Ray left behind."""
+    """Classes of __main__, values of them, a clean terminal, and no Ray left behind, nor by a forgotten close."""
     script = tmp_path / "script.py"
     script.write_text(
         textwrap.dedent("""
@@ -383,6 +383,8 @@ def test_a_script_starts_its_own_ray_and_ends_it(tmp_path: Path) -> None:
         result = Pipe().run([Page(2), Page(3)], ray_init_kwargs={"num_cpus": 2, "object_store_memory": 100_000_000})
         assert all(type(page) is Page for group in result.outputs for page in group)
         print([[page.n for page in group] for group in result.outputs], ray.is_initialized())
+        left_open = rf.Executor(Pipe(), ray_init_kwargs={"num_cpus": 2, "object_store_memory": 100_000_000})
+        print(len(left_open.run([Page(4)]).outputs[0]))
         """)
     )
     environment = {**os.environ, "PYTHONPATH": os.getcwd()}
@@ -390,5 +392,5 @@ def test_a_script_starts_its_own_ray_and_ends_it(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(script)], capture_output=True, text=True, timeout=120, env=environment, check=False
     )
-    assert done.stdout.strip() == "[[1, 2], [1, 2, 3]] False", done.stderr
-    assert done.stderr == ""
+    assert done.stdout.splitlines() == ["[[1, 2], [1, 2, 3]] False", "4"], done.stderr
+    assert (done.returncode, done.stderr) == (0, "")

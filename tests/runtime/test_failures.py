@@ -231,3 +231,27 @@ def test_a_defect_of_the_engine_is_answered_and_the_executor_closes(monkeypatch:
         for _ in range(4):
             with pytest.raises(InfrastructureError, match="the engine failed: ZeroDivisionError"):
                 executor.run([1])
+
+
+def test_what_is_behind_a_message_that_fails_is_handled() -> None:
+    with Executor(Flat(RayModule(Slow).ray_options(**CPU))) as executor:
+        engine = executor._engine  # pyright: ignore[reportPrivateUsage]
+        handled = threading.Event()
+
+        def both(_: None, __: None) -> None:
+            engine._taken.extend([(lambda *_: 1 / 0, None, None), (lambda *_: handled.set(), None, None)])  # pyright: ignore[reportPrivateUsage]
+
+        engine._post(both, None, None)  # pyright: ignore[reportPrivateUsage]
+        assert handled.wait(20)
+        assert executor.run([1]).outputs == [2]
+
+
+def test_whatever_ray_raises_about_an_actors_options_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(self: Any) -> Any:
+        raise AssertionError("no such group")
+
+    with Executor(Flat(RayModule(Slow).ray_options(**CPU))) as executor:
+        monkeypatch.setattr(pool_module.Pool, "_create", refused)
+        executor._engine._traffic.pools[0].stop()  # pyright: ignore[reportPrivateUsage]
+        with pytest.raises(InfrastructureError, match="cannot be created: AssertionError: no such group"):
+            executor.run([1])
