@@ -177,7 +177,8 @@ def test_actors_that_find_no_room_are_told_at_last(monkeypatch: pytest.MonkeyPat
     made = Engine.__init__
 
     def hurried(self: Engine, plan: Any, **kwargs: Any) -> None:
-        made(self, plan, **{**kwargs, "placement_timeout_s": 2.0})
+        kwargs["placement_timeout_s"] = 2.0
+        made(self, plan, **kwargs)
 
     monkeypatch.setattr(pool_module, "TOO_LARGE_S", 0.5)
     monkeypatch.setattr(engine_module.Engine, "__init__", hurried)
@@ -238,8 +239,14 @@ def test_what_is_behind_a_message_that_fails_is_handled() -> None:
         engine = executor._engine  # pyright: ignore[reportPrivateUsage]
         handled = threading.Event()
 
+        def fail(_: None, __: None) -> None:
+            raise AssertionError("a defect")
+
+        def note(_: None, __: None) -> None:
+            handled.set()
+
         def both(_: None, __: None) -> None:
-            engine._taken.extend([(lambda *_: 1 / 0, None, None), (lambda *_: handled.set(), None, None)])  # pyright: ignore[reportPrivateUsage]
+            engine._taken.extend([(fail, None, None), (note, None, None)])  # pyright: ignore[reportPrivateUsage]
 
         engine._post(both, None, None)  # pyright: ignore[reportPrivateUsage]
         assert handled.wait(20)
