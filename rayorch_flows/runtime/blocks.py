@@ -12,11 +12,13 @@ from rayorch_flows.program.outcomes import Cause, CauseKind
 from rayorch_flows.program.plan import NO_ID, Plan
 from rayorch_flows.runtime.codec import (
     INLINE_BATCH_BYTES,
-    UnpicklableRow,
+    BadRow,
+    bad_rows,
     cut,
     dumps_by_value,
     encode_rows,
     encode_whole,
+    pack_rows,
 )
 from rayorch_flows.runtime.contract import ContractError, group_lengths, mask_bytes
 from rayorch_flows.runtime.wire import OutputSpec, output_spec
@@ -63,21 +65,18 @@ class BlockTable:
         for block in blocks:
             pop(block, None)
 
-    def store_rows(self, rows: list[Any], label: str) -> tuple[Block, ...]:
-        """Encode values of the driver: small ones inline, large ones as objects."""
+    def store_rows(self, rows: list[Any]) -> tuple[Block, ...]:
+        """Encode values of the driver: small ones inline, large ones as objects. Raises BadRow."""
         if not rows:
             return ()
-        try:
-            _, sample = encode_rows(rows[:_SAMPLE], dumps_by_value)
-            if sum(sample) / len(sample) * min(len(rows), 64) <= INLINE_BATCH_BYTES:
-                whole = encode_whole(rows, dumps_by_value)
-                return tuple(self.add(data, count, len(data)) for count, data in whole)
-            encoded, sizes = encode_rows(rows, dumps_by_value)
-        except UnpicklableRow as error:
-            raise ContractError(f"{label}: the value in row {error.row} cannot be pickled: {error.reason}") from None
+        _, sample = encode_rows(rows[:_SAMPLE], dumps_by_value)
+        if sum(sample) / len(sample) * min(len(rows), 64) <= INLINE_BATCH_BYTES:
+            whole = encode_whole(rows, dumps_by_value)
+            return tuple(self.add(data, count, len(data)) for count, data in whole)
+        encoded, sizes = encode_rows(rows, dumps_by_value)
         pieces = -(-sum(sizes) // OBJECT_BYTES)
         return tuple(
-            self.add(ray.put(encoded[start:end]), end - start, sum(sizes[start:end]))
+            self.add(ray.put(pack_rows(encoded[start:end])), end - start, sum(sizes[start:end]))
             for start, end in cut(sizes, pieces)
         )
 
@@ -96,21 +95,40 @@ class BlockTable:
                     _check_source(spec, label, value)
                 except ContractError as error:
                     bad[row] = str(error)
+        try:
+            return self._present(spec, label, column, bad)
+        except BadRow:
+            # Rare: only now each value is looked at by itself.
+            for row, reason in bad_rows(column, dumps_by_value).items():
+                bad.setdefault(row, f"{label}: the value {reason}")
+        try:
+            return self._present(spec, label, column, bad)
+        except BadRow as error:
+            raise ContractError(f"{label}: a value {error.reason}") from None
+
+    def _present(self, spec: OutputSpec, label: str, column: Sequence[Any], bad: dict[int, str]) -> SourceColumn:
         present = [value for row, value in enumerate(column) if row not in bad] if bad else list(column)
-        values = self.store_rows(present, label) if spec.value else ()
+        values = self.store_rows(present) if spec.value else ()
         lengths, flat = None, list[Any]()
         if spec.group != NO_ID:
             lengths = [len(value) for value in present]
             flat = [element for value in present for element in value]
         report = OutputReport(
             values,
-            self.store_rows(flat, label) if spec.elements else (),
+            self._elements(flat, values) if spec.elements else (),
             lengths,
             mask_bytes(label, present) if spec.mask else None,
             mask_bytes(label, flat) if spec.element_mask else None,
         )
         failures = tuple(RowFailure(row, Cause(CauseKind.CONTRACT, bad[row], spec.name)) for row in sorted(bad))
         return SourceColumn(report, failures)
+
+    def _elements(self, flat: list[Any], values: Sequence[Block]) -> tuple[Block, ...]:
+        try:
+            return self.store_rows(flat)
+        except BadRow:
+            self.release(block.id for block in values)
+            raise
 
 
 def _check_source(spec: OutputSpec, label: str, value: Any) -> None:

@@ -24,6 +24,7 @@ from rayorch_flows.errors import ExecutionError, InfrastructureError, RayorchFlo
 from rayorch_flows.lineage.protocol import DispatchBatch
 from rayorch_flows.program.plan import ModulePlan
 from rayorch_flows.runtime import placement
+from rayorch_flows.runtime.codec import holds_reference
 from rayorch_flows.runtime.wire import CallSpec, Raised
 from rayorch_flows.runtime.worker import Worker
 
@@ -153,7 +154,18 @@ class Pool:
         try:
             if self._blob is None:
                 module = self.module
-                self._blob = ray.put(cloudpickle.dumps((module.function, module.args, dict(module.kwargs)), 5))
+                made = (module.function, module.args, dict(module.kwargs))
+                data = cloudpickle.dumps(made, 5)
+                if holds_reference(made, data):
+                    self._fail(
+                        ExecutionError(
+                            f"the constructor arguments of {module.name!r} hold a ray.ObjectRef",
+                            where=self._where(),
+                            next_step="pass the value itself: it goes through the object store anyway",
+                        )
+                    )
+                    return
+                self._blob = ray.put(data)
             while self.replicas < self.module.options.replicas:
                 self._starting.append(self._create())
         except Exception as error:  # Ray refuses options in many ways, some with an AssertionError

@@ -9,7 +9,7 @@ from typing import Any
 import ray
 
 from rayorch_flows.lineage.protocol import ChildOutcome, Lost, SourceResult
-from rayorch_flows.program.outcomes import Cause, ItemOutcome
+from rayorch_flows.program.outcomes import Cause, CauseKind, ItemOutcome
 from rayorch_flows.program.plan import ROOT, Layout, OutputShape, Plan
 from rayorch_flows.runtime.codec import decode_column, open_block
 from rayorch_flows.runtime.metrics import CallMetrics
@@ -103,7 +103,15 @@ def _outcome(plan: Plan, index: int, result: SourceResult, opened: dict[int, Any
         plan.outputs, result.outcomes, result.causes, result.columns, strict=True
     ):
         if column is not None:
-            value = decode_column(column, opened, 1)[0]
+            try:
+                value = decode_column(column, opened, 1)[0]
+            except Exception as error:
+                # What loads in a worker may not load here; it must not take other source items along.
+                item_cause = _unreadable(plan, port, error)
+                outputs.append(_issue_of(ItemOutcome.FAILED, item_cause))
+                if outcome is ItemOutcome.PRESENT:
+                    outcome, cause = ItemOutcome.FAILED, item_cause
+                continue
             below_root = plan.ports[port].domain != ROOT
             outputs.append(
                 [_issue_of(v.outcome, v.cause) if type(v) is Lost else v for v in value] if below_root else value
@@ -116,6 +124,15 @@ def _outcome(plan: Plan, index: int, result: SourceResult, opened: dict[int, Any
     if outcome is ItemOutcome.PRESENT:
         value = outputs[0] if plan.shape is OutputShape.SINGLE else tuple(outputs)
     return SourceOutcome(index, outcome, value, cause, result.children, tuple(outputs))
+
+
+def _unreadable(plan: Plan, port: int, error: Exception) -> Cause:
+    made = next((call for call in plan.calls if port in call.outputs), None)
+    message = (
+        f"output {plan.ports[port].name!r} holds a value that cannot be loaded where results are read: "
+        f"{type(error).__name__}: {error}; return plain values, or install what they need there"
+    )
+    return Cause(CauseKind.CONTRACT, message, made.name if made else "")
 
 
 def _issue_of(outcome: ItemOutcome, cause: Cause | None) -> OutputIssue:

@@ -18,15 +18,16 @@ from rayorch_flows.program.plan import NO_ID
 from rayorch_flows.runtime.codec import (
     INLINE_BATCH_BYTES,
     INLINE_BLOCK_BYTES,
+    BadRow,
     Payload,
-    RowsObject,
-    UnpicklableRow,
+    Row,
     cut,
     decode_column,
     dumps_any,
     encode_rows,
     encode_whole,
     open_block,
+    pack_rows,
 )
 from rayorch_flows.runtime.contract import (
     ContractError,
@@ -152,7 +153,7 @@ def _encode_streams(
             for index, rows in enumerate(streams):
                 encoded[index] = _inline(rows)
             return encoded
-        objects: list[tuple[RowsObject, list[int]]] = []
+        objects: list[tuple[list[Row], list[int]]] = []
         for rows in streams:
             index = len(objects)
             objects.append(encode_rows(rows))
@@ -162,8 +163,8 @@ def _encode_streams(
             if everything_small or totals[index] <= INLINE_BLOCK_BYTES:
                 encoded[index] = _inline(rows)
                 totals[index] = 0
-    except UnpicklableRow as error:
-        raise _unpicklable(names[index], error) from None
+    except BadRow as error:
+        raise _bad(names[index], error) from None
     large = sum(totals)
     # The driver gives at least one slot for each stream, or none at all.
     spare = len(filled) - sum(1 for total in totals if total)
@@ -172,7 +173,7 @@ def _encode_streams(
         if not totals[index]:
             continue
         for start, end in cut(sizes, 1 + int(spare * totals[index] / large)):
-            filled[slot] = rows[start:end]
+            filled[slot] = pack_rows(rows[start:end])
             encoded[index].append((end - start, sum(sizes[start:end]), slot))
             slot += 1
     return encoded
@@ -181,12 +182,12 @@ def _encode_streams(
 def _inline_named(name: str, rows: list[Any]) -> list[Piece]:
     try:
         return _inline(rows)
-    except UnpicklableRow as error:
-        raise _unpicklable(name, error) from None
+    except BadRow as error:
+        raise _bad(name, error) from None
 
 
-def _unpicklable(name: str, error: UnpicklableRow) -> ContractError:
-    return ContractError(f"output {name!r} holds a value that cannot be pickled: {error.reason}")
+def _bad(name: str, error: BadRow) -> ContractError:
+    return ContractError(f"output {name!r} holds a value that {error.reason}")
 
 
 def _inline(rows: list[Any]) -> list[Piece]:

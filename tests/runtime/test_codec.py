@@ -13,17 +13,32 @@ from rayorch_flows.lineage.protocol import HOLE_BLOCK, MISSING_BLOCK, NOT_A_LIST
 from rayorch_flows.program.outcomes import MISSING, CauseKind, Hole
 from rayorch_flows.runtime.codec import (
     INLINE_BLOCK_BYTES,
-    UnpicklableRow,
+    BadRow,
     cut,
     decode_column,
     encode_rows,
     encode_whole,
     open_block,
+    pack_rows,
 )
 
 
 def column(blocks: list[int], rows: list[int], *lengths: list[int], holes: list[Hole] | None = None) -> Column:
     return Column(len(lengths), lengths, blocks, rows, holes or [])
+
+
+class TwoArguments(Exception):
+    """Pickles, and does not load."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+
+
+def through_store(rows: Any) -> Any:
+    """What the object store would give back: read-only buffers."""
+    buffers: list[pickle.PickleBuffer] = []
+    data = pickle.dumps(rows, 5, buffer_callback=buffers.append)
+    return pickle.loads(data, buffers=[bytes(buffer.raw()) for buffer in buffers])
 
 
 def test_small_rows_are_one_block() -> None:
@@ -44,7 +59,7 @@ def test_rows_keep_buffers_out_of_band_and_are_read_one_by_one() -> None:
     rows, sizes = encode_rows([np.zeros(10_000), "small"])
     assert len(rows[0]) == 2
     assert sizes[0] > 80_000 > 100 > sizes[1]
-    stored = [[bytes(part.raw()) if isinstance(part, pickle.PickleBuffer) else part for part in row] for row in rows]
+    stored = through_store(pack_rows(rows))
     assert open_block(stored)[1] == "small"
     assert not open_block(stored)[0].flags.writeable
     assert open_block(stored, copy=True)[0].flags.writeable
@@ -53,10 +68,79 @@ def test_rows_keep_buffers_out_of_band_and_are_read_one_by_one() -> None:
 def test_a_row_that_cannot_be_pickled_is_named() -> None:
     rows: list[Any] = [1, 2, threading.Lock()]
     for encode in (encode_whole, encode_rows):
-        with pytest.raises(UnpicklableRow) as error:
+        with pytest.raises(BadRow) as error:
             encode(rows)
         assert error.value.row == 2
         assert "lock" in error.value.reason
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_row_that_pickles_but_does_not_load_is_named(nested: bool) -> None:
+    bad: Any = TwoArguments(500, "no")
+    for encode in (encode_whole, encode_rows):
+        with pytest.raises(BadRow, match="cannot be loaded again: TypeError") as error:
+            encode([1, "TwoArguments", {"a": [bad]} if nested else bad, 3])
+        assert error.value.row == 2
+
+
+class Moody:
+    """Loads where it was made, and nowhere else."""
+
+    here = True
+
+    def __reduce__(self) -> Any:
+        return _load, ()
+
+
+def _load() -> Moody:
+    if not Moody.here:
+        raise ImportError("not here")
+    return Moody()
+
+
+def test_rows_of_classes_are_loaded_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    [(count, data)] = encode_whole([1, Moody(), {"a": 3}])
+    monkeypatch.setattr(Moody, "here", False)
+    block = open_block(data)
+    assert count == 3
+    assert (block[0], block[2]) == (1, {"a": 3})
+    with pytest.raises(ImportError):
+        block[1]
+
+
+def test_plain_rows_are_not_loaded_to_see_whether_they_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain: list[list[Any]] = [
+        [1, 147, None],
+        ["a", "\u4e93"],
+        [(1, "a"), {"b": [2.0]}],
+        [np.arange(9), np.float32(1), np.zeros(9_000)],
+    ]
+    monkeypatch.setattr(pickle, "loads", lambda *args, **kwargs: 1 / 0)
+    for rows in plain:
+        encode_whole(rows)
+        encode_rows(rows)
+
+
+def test_object_references_are_refused_at_any_depth() -> None:
+    import ray
+
+    reference = ray.ObjectRef(bytes(28))
+    for value in (reference, {"a": [reference]}):
+        for encode in (encode_whole, encode_rows):
+            with pytest.raises(BadRow, match=r"ray\.ObjectRef; pass the value itself") as error:
+                encode([1, value])
+            assert error.value.row == 1
+    encode_rows(["ObjectRef", threading.Thread, "ObjectRef"])
+
+
+def test_opening_rows_costs_the_same_whatever_their_number() -> None:
+    rows, _ = encode_rows([*range(5_000), np.zeros(10_000)])
+    buffers: list[pickle.PickleBuffer] = []
+    head = pickle.dumps(pack_rows(rows), 5, buffer_callback=buffers.append)
+    assert len(head) < 1_000
+    assert len(buffers) == 3
+    block = open_block(through_store(pack_rows(rows)))
+    assert [block[0], block[4_999], block[5_000].nbytes] == [0, 4_999, 80_000]
 
 
 def test_a_local_class_travels_by_value() -> None:
@@ -65,7 +149,7 @@ def test_a_local_class_travels_by_value() -> None:
             self.x = 5
 
     [(_, data)] = encode_whole([Local()])
-    assert pickle.loads(data)[0].x == 5
+    assert open_block(data)[0].x == 5
 
 
 @pytest.mark.parametrize(

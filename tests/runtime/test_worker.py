@@ -15,6 +15,7 @@ from rayorch_flows.program.outcomes import CauseKind, GroupFailure, RecordFailur
 from rayorch_flows.runtime.codec import encode_whole, open_block
 from rayorch_flows.runtime.wire import ERROR, OK, CallSpec, OutputSpec, Raised, RawFailure, RawOutput, pack_request
 from rayorch_flows.runtime.worker import Worker
+from tests.runtime.test_codec import TwoArguments, through_store
 
 VALUE = OutputSpec("out", value=True, mask=False)
 
@@ -168,7 +169,7 @@ def test_large_streams_share_the_slots_and_small_ones_stay_inline() -> None:
     assert sum(count for count, _, _ in large.values) == 8
     assert len(large.values) == 4
     slots = [held for _, _, held in large.values]
-    assert [int(open_block(_stored(objects[slot]))[1][0]) for slot in slots] == [1, 3, 5, 7]
+    assert [int(open_block(through_store(objects[slot]))[1][0]) for slot in slots] == [1, 3, 5, 7]
     assert rows(small) == list(range(8))
 
 
@@ -176,6 +177,15 @@ def test_slots_stay_empty_where_everything_is_small() -> None:
     reply, objects = ask(worker(lambda values: values), [1, 2], slots=3)
     assert objects == [None, None, None]
     assert rows(reply[2][0]) == [1, 2]
+
+
+@pytest.mark.parametrize("slots", [0, 1])
+def test_an_output_that_cannot_be_loaded_again_breaks_the_contract(slots: int) -> None:
+    made = worker(lambda values: [TwoArguments(500, "no") if value == 1 else value for value in values])
+    reply, _ = ask(made, [0, 1, 2], slots)
+    assert reply[0] == ERROR
+    assert reply[1].kind is CauseKind.CONTRACT
+    assert "output 'out' holds a value that cannot be loaded again: TypeError" in reply[1].message
 
 
 def test_a_constructor_that_raises_is_reported() -> None:
@@ -189,14 +199,3 @@ def test_a_constructor_that_raises_is_reported() -> None:
     raised = Worker(()).load(cloudpickle.dumps((Broken, (), {})))
     assert raised is not None
     assert raised.message == "OSError: no model"
-
-
-def _stored(object_: Any) -> Any:
-    """What the object store would give back."""
-    return pickle.loads(
-        pickle.dumps([[bytes(p) if isinstance(p, pickle.PickleBuffer) else p for p in row] for row in _raw(object_)])
-    )
-
-
-def _raw(object_: Any) -> Any:
-    return [[bytes(p.raw()) if isinstance(p, pickle.PickleBuffer) else p for p in row] for row in object_]
