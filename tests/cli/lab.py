@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -145,8 +146,15 @@ class Lab:
             headers={"content-type": "application/json"},
             method="POST",
         )
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return json.loads(answer.read() or b"null")
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                with urllib.request.urlopen(request, timeout=30) as answer:
+                    return json.loads(answer.read() or b"null")
+            except urllib.error.HTTPError as error:
+                if error.code != 503 or time.monotonic() > deadline:  # a busy server asks to come again
+                    raise
+            time.sleep(0.5)
 
     def eventually(self, ask: Any, enough: int, patience_s: float = 20) -> list[Any]:
         """Ask until there are so many; events and logs reach the server with a delay."""

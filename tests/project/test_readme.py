@@ -27,6 +27,7 @@ def blocks(language: str) -> list[str]:
 
 def shape(text: str) -> list[str]:
     """Lines with every number as 0 and no alignment: what may differ between two runs is gone."""
+    text = re.sub(r"\d+ min \d+ s", "0 s", text)
     return [re.sub(r"\s+", " ", re.sub(r"\d+(\.\d+)?", "0", line)).strip() for line in text.strip().splitlines()]
 
 
