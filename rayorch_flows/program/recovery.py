@@ -28,6 +28,11 @@ class RecoveryPolicy:
     infra_retries: int = 1
 
     def __post_init__(self) -> None:
+        try:
+            object.__setattr__(self, "udf_mode", RecoveryMode(self.udf_mode))
+        except ValueError:
+            modes = ", ".join(repr(mode.value) for mode in RecoveryMode)
+            raise ValueError(f"udf_mode must be one of {modes}, not {self.udf_mode!r}") from None
         for name in ("max_udf_retries", "infra_retries"):
             value = getattr(self, name)
             if type(value) is not int or value < 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rayorch_flows import CompileError, RayModule
+from rayorch_flows import CompileError, RayModule, RecoveryMode, RecoveryPolicy
 from rayorch_flows.program.options import build_options
 from tests.program.functions import Unit
 
@@ -130,3 +130,9 @@ def test_the_numbers_that_the_installed_ray_refuses_are_refused():
         assert (name, value) in REFUSED
         with pytest.raises((ValueError, TypeError)):
             ray_options.validate_actor_options({name: value}, in_options=False)
+
+
+def test_a_recovery_mode_is_checked_and_may_be_a_string():
+    assert RecoveryPolicy("retry_tail").udf_mode is RecoveryMode.RETRY_TAIL  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="'abort', 'retry_batch', 'retry_tail', 'isolate_tail', not 'explode'"):
+        RecoveryPolicy("explode")  # type: ignore[arg-type]
