@@ -11,6 +11,7 @@ from rayorch_flows.program import pickling
 from rayorch_flows.program.fingerprint import fingerprints
 from rayorch_flows.program.kinds import is_tuple
 from rayorch_flows.program.options import build_options
+from rayorch_flows.program.owning import own
 from rayorch_flows.program.plan import (
     ROOT,
     Batching,
@@ -132,9 +133,9 @@ def _module(trace: Trace, index: int, node: ModuleNode) -> ModulePlan:
     return ModulePlan(
         id=index,
         name=name,
-        function=function,
-        args=module.args,
-        kwargs=tuple(sorted(module.kwargs.items())),
+        function=own(function),
+        args=tuple(own(value) for value in module.args),
+        kwargs=tuple((name, own(value)) for name, value in sorted(module.kwargs.items())),
         outputs=node.outputs,
         options=options,
         where=module.where,

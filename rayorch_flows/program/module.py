@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, Self, cast, overload
+from typing import Any, Self, overload
 
 from rayorch_flows.program.kinds import is_dict, is_list, is_set
 from rayorch_flows.program.options import check_options
+from rayorch_flows.program.owning import own
 from rayorch_flows.program.plan import InputPlan, SourceLine
 from rayorch_flows.program.ports import OptionalPort, Port
 from rayorch_flows.program.trace import Trace
@@ -127,7 +128,7 @@ class RayModule:
                     f"static argument {name!r} of {self.label} holds a Port inside a {type(value).__name__}",
                     "Pass each Port as an argument of its own.",
                 )
-            static[name] = _own_containers(value)
+            static[name] = own(value)
         if not inputs:
             raise compile_error(
                 f"{self.label} was called without a Port",
@@ -225,16 +226,6 @@ def _holds_port(value: Any) -> bool:
     if is_dict(value):
         return any(_holds_port(v) for v in value.values())
     return (is_list(value) or is_set(value)) and any(_holds_port(v) for v in value)
-
-
-def _own_containers(value: Any) -> Any:
-    """The same value in containers of our own, so that nobody changes a Plan through a list that he kept."""
-    kind = cast("type[Any]", type(value))
-    if is_dict(value) and kind is dict:
-        return {k: _own_containers(v) for k, v in value.items()}
-    if is_list(value) and kind in (list, tuple):
-        return cast("Any", kind)(_own_containers(v) for v in value)
-    return set(value) if is_set(value) and kind is set else value
 
 
 def module_name(owner: object, module: RayModule) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from rayorch_flows.program.kinds import is_dict
+from rayorch_flows.program.owning import own
 from rayorch_flows.program.plan import Batching, Options, SourceLine
 from rayorch_flows.program.recovery import RecoveryPolicy
 from rayorch_flows.program.where import compile_error, compile_warning
@@ -182,7 +183,7 @@ def check_options(options: Mapping[str, Any], module: str, where: SourceLine | N
                 f"Write {name}= with a value that fits.",
                 where,
             ) from None
-        checked[name] = result if name in _OWN else value
+        checked[name] = result if name in _OWN else own(value)
     return checked
 
 

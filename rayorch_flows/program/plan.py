@@ -184,6 +184,10 @@ class Plan:
     physical_fingerprint: str
     layout: Layout = 0
 
+    def __hash__(self) -> int:
+        """By the physical fingerprint: options and arguments may hold dicts."""
+        return hash(self.physical_fingerprint)
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles through cloudpickle, so that Functions defined in a script or a test travel too."""
         return _load_plan, (pickling.dumps(tuple(getattr(self, f.name) for f in fields(self))),)

@@ -94,3 +94,55 @@ def test_a_function_that_an_import_finds_travels_by_name():
     program(lambda self, x: self.a(x)).compile()
     assert pickling.dumps(Unit) == payload
     assert len(payload) < 100
+
+
+class Box:
+    def __init__(self, value):
+        self.value = value
+
+    def run(self, xs):
+        return xs
+
+
+def test_constructor_arguments_changed_after_compiling_do_not_reach_the_plan():
+    config, items, box = {"a": [1]}, [{2}], Box([3])
+    plan = program(lambda self, x: self.m(x), m=RayModule(Unit).pre_init(config, items=items, box=box)).compile()
+    config["a"].append(9)
+    items[0].add(9)
+    box.value.append(9)
+    module = plan.modules[0]
+    kwargs = dict(module.kwargs)
+    assert module.args == ({"a": [1]},)
+    assert kwargs["items"] == [{2}]
+    assert kwargs["box"].value == [3]
+
+
+def test_an_instance_changed_after_compiling_does_not_reach_the_plan():
+    box = Box([1])
+    plan = program(lambda self, x: self.m(x), m=RayModule(box)).compile()
+    box.value.append(2)
+    assert plan.modules[0].function.value == [1]
+
+
+def test_options_changed_after_they_were_said_do_not_reach_the_plan():
+    env = {"env_vars": {"A": "1"}}
+    plan = program(lambda self, x: self.m(x), m=RayModule(Unit).ray_options(runtime_env=env)).compile()
+    env["env_vars"]["A"] = "2"
+    assert dict(plan.modules[0].options.actor) == {"runtime_env": {"env_vars": {"A": "1"}}}
+
+
+def test_a_container_that_holds_itself_is_copied():
+    loop = []
+    loop.append(loop)
+    plan = program(lambda self, x: self.m(x), m=RayModule(Unit).pre_init(loop)).compile()
+    copied = plan.modules[0].args[0]
+    assert copied is not loop
+    assert copied[0] is copied
+
+
+def test_a_plan_with_a_dict_among_its_options_is_hashable():
+    def make():
+        return program(lambda self, x: self.m(x), m=RayModule(Unit).ray_options(resources={"tpu": 1})).compile()
+
+    plan = make()
+    assert hash(plan) == hash(pickle.loads(pickle.dumps(plan)))
