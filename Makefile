@@ -48,7 +48,7 @@ sample-corpus: | .venv/.core
 	@$(BIN)/python -c 'from rayorch_flows.stages.sample import make_sample; print("sample corpus:", make_sample("$@"))'
 
 test: .venv/.test
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 lint: .venv/.test
 	@$(BIN)/ruff check .

@@ -35,7 +35,8 @@ class UnorderedQueue(ReadyQueue):
     def take(self, limit: int, *, ignore_windows: bool) -> list[int]:
         taken: list[int] = []
         while self._runs and len(taken) < limit:
-            self._pull(self._draw.choice(list(self._runs)), 1, taken)
+            (parent,) = self._draw.choices(list(self._queued), list(self._queued.values()))
+            self._pull(parent, 1, taken)
         self.size -= len(taken)
         return taken
 

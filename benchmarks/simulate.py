@@ -1,7 +1,8 @@
 """The real machine under a virtual clock: millions of pages on thousands of simulated GPUs, one driver.
 
-What the driver does for a batch is charged to the virtual clock: the CPU time that the machine takes, measured as it
-runs, and the CPU time of a Ray call, measured first. GPUs take one second a batch of 64, whatever its size.
+What the driver's thread does for a batch is charged to the virtual clock: the CPU time that the machine takes, measured
+as it runs, and the thread's CPU time of a Ray call, measured first. GPUs take one second a batch of 64, whatever its
+size. ``one_core_gpus`` is where a driver saturates whose other threads, Ray's own, share that one core.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ MICROBATCH = 1_000
 def measure(job: Job) -> Row:
     gpus = int(job.arm)
     documents = workloads.log_normal(int(PAGES / job.scale / 27.4))
-    call_s = call_cost_s()
+    call_s, call_all_threads_s = call_cost_s()
     # Far more pages are active than in flight, so that queues are never short because admission is.
     active = 8 + 6 * IN_FLIGHT * gpus * BATCH * len(documents.pages) // (documents.total * MICROBATCH)
     site = Site(gpus, BATCH, lambda _: BATCH_S, MICROBATCH, active, call_s, options=job.options)
@@ -49,8 +50,10 @@ def measure(job: Job) -> Row:
         fill=documents.total / page_batches / BATCH,
         driver_busy=simulation.driver_busy / wall_s,
         call_us=call_s * 1e6,
+        call_all_threads_us=call_all_threads_s * 1e6,
         machine_us_per_batch=(per_call_s - call_s) * 1e6,
         machine_us_per_page=(per_call_s - call_s) * calls / documents.total * 1e6,
         saturates_at_gpus=BATCH_S * page_batches / simulation.driver_busy,
+        one_core_gpus=BATCH_S * page_batches / (simulation.driver_busy + calls * (call_all_threads_s - call_s)),
         simulated_in_s=real_s,
     )
