@@ -37,12 +37,15 @@ from rayorch_flows.program.recovery import RecoveryMode, RecoveryPolicy
 
 if TYPE_CHECKING:
     __version__: str
+    from rayorch_flows.lineage.protocol import ChildOutcome
     from rayorch_flows.runtime.executor import Executor, run
-    from rayorch_flows.runtime.results import CallMetrics, OutputIssue, RunResult, SourceOutcome
+    from rayorch_flows.runtime.results import CallMetrics, InputBatchMetrics, OutputIssue, RunResult, SourceOutcome
 
 _LAZY = {
     "CallMetrics": "rayorch_flows.runtime.results",
+    "ChildOutcome": "rayorch_flows.lineage.protocol",
     "Executor": "rayorch_flows.runtime.executor",
+    "InputBatchMetrics": "rayorch_flows.runtime.results",
     "OutputIssue": "rayorch_flows.runtime.results",
     "RunResult": "rayorch_flows.runtime.results",
     "SourceOutcome": "rayorch_flows.runtime.results",
@@ -54,6 +57,7 @@ __all__ = [
     "CallMetrics",
     "Cause",
     "CauseKind",
+    "ChildOutcome",
     "CompileError",
     "Drawing",
     "ExecutionError",
@@ -63,6 +67,7 @@ __all__ = [
     "GroupFailure",
     "Hole",
     "InfrastructureError",
+    "InputBatchMetrics",
     "ItemOutcome",
     "OutputIssue",
     "Pipeline",

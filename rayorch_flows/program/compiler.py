@@ -106,6 +106,15 @@ def _warn_unused_sources(trace: Trace, outputs: list[int]) -> None:
 
 def _module(trace: Trace, index: int, node: ModuleNode) -> ModulePlan:
     module = node.module
+    index_alone = (
+        module.options.get("placement_group_bundle_index", -1) != -1 and "placement_group" not in module.options
+    )
+    if index_alone:
+        raise compile_error(
+            f"ray_options(placement_group_bundle_index=...) of {module.label}: expected together with a group",
+            "Give placement_group= too.",
+            module.where,
+        )
     options = build_options(module.options)
     function, name = module.function, node.name
     if isinstance(function, type):
@@ -161,8 +170,8 @@ def _check_pickles(value: Any, what: str, where: SourceLine | None) -> None:
         return
     try:
         pickling.dumps(value)
-    except CompileError:
-        raise
+    except CompileError as error:  # a Port inside: the line is where the value was said, not where it is pickled
+        raise compile_error(error.message, error.next_step, where, here=False) from None
     except Exception as error:
         raise compile_error(
             f"{what} cannot be pickled, so it cannot reach an actor: {type(error).__name__}: {error}",

@@ -2,9 +2,9 @@
 
 Two processes, two checkouts and two file names give the same digest for the same code and values; another constant,
 helper, base class, closure or argument gives another one. The user's own code counts by its text, followed through
-the globals, closures, defaults and base classes that it names; libraries count by name only. Not followed: what is
-reached only through ``getattr`` with a computed name, the state of objects in globals that are neither plain data
-nor dataclasses, and files that a Function reads.
+the globals, closures, defaults and base classes that it names, and the containers among them; libraries count by name
+only. Not followed: what is reached only through ``getattr`` or ``globals()``, the state of objects in globals that are
+neither plain data nor dataclasses, and files that a Function reads.
 """
 
 from __future__ import annotations
@@ -187,11 +187,19 @@ class _Digester:
             wrapped = getattr(value, "__wrapped__", None)
             if isinstance(wrapped, types.FunctionType):
                 self._named_or_code(wrapped)
+            registered = getattr(value, "registry", None)  # of functools.singledispatch
+            if isinstance(registered, types.MappingProxyType):
+                self._registered(cast("types.MappingProxyType[type, Any]", registered))
         else:
             self._seen[id(value)] = len(self._seen)
             self._put("code", str(len(self._seen)))
             self._alive.append(value)
             self._queue.append(value)
+
+    def _registered(self, implementations: types.MappingProxyType[type, Any]) -> None:
+        for kind in sorted(implementations, key=lambda kind: f"{kind.__module__}.{kind.__qualname__}"):
+            self._put("registered", f"{kind.__module__}.{kind.__qualname__}")
+            self._ambient(implementations[kind])
 
     def _function(self, function: types.FunctionType) -> None:
         text = code_text(function.__code__)
@@ -280,11 +288,43 @@ class _Digester:
                 self._ambient(vars(value)[name], [path[1:] for path in paths if path[:1] == (name,)])
         elif _is_data(value) or isinstance(value, types.FunctionType | type | types.MethodType | functools.partial):
             self.value(value)
+        elif (parts := _parts(value)) is not None:
+            self._held(value, parts)
         elif hasattr(value, "__wrapped__") or isinstance(value, types.BuiltinFunctionType):
             self._compound(value)
         else:
             self._put("instance")
             self._named_or_code(cast("type[Any]", type(value)))
+
+    def _held(self, value: Any, parts: list[Any]) -> None:
+        """A container that code finds around it, of code and objects too: a dispatch table, a registry."""
+        if id(value) in self._open:
+            self._put("cycle", str(len(self._open) - self._open.index(id(value))))
+            return
+        self._open.append(id(value))
+        self._alive.append(value)
+        self._put("holds", str(len(parts)))
+        for part in parts:
+            self._ambient(part)
+        self._open.pop()
+
+
+def _parts(value: Any) -> list[Any] | None:
+    """What a container holds, in an order that is the same in every process; None if it is none."""
+    if is_dict(value):
+        return [part for item in value.items() for part in item]
+    if is_list(value):
+        return list(value)
+    if is_set(value):
+        return sorted(value, key=lambda part: str(getattr(part, "__qualname__", None) or type(part).__qualname__))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [type(value), *(getattr(value, field.name, None) for field in dataclasses.fields(value))]
+    if isinstance(value, functools.singledispatchmethod):
+        return [cast("Any", value).dispatcher]
+    if isinstance(value, functools.partialmethod):
+        partial = cast("functools.partialmethod[Any]", value)
+        return [partial.func, partial.args, dict(sorted(partial.keywords.items()))]
+    return None
 
 
 def _is_engine(module: str) -> bool:

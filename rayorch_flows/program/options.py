@@ -10,6 +10,7 @@ from typing import Any, Final
 from rayorch_flows.program.kinds import is_dict
 from rayorch_flows.program.owning import own
 from rayorch_flows.program.plan import Batching, Options, SourceLine
+from rayorch_flows.program.ray_values import check_fallbacks, check_labels, check_placement_group, check_runtime_env
 from rayorch_flows.program.recovery import RecoveryPolicy
 from rayorch_flows.program.where import compile_error, compile_warning
 
@@ -86,20 +87,15 @@ def _gpus(value: Any) -> None:
 
 
 def _resources(value: Any) -> None:
-    if not is_dict(value) or not all(isinstance(key, str) for key in value):
+    if not is_dict(value) or not all(isinstance(key, str) and key for key in value):
         raise ValueError("a dict from resource names to quantities")
     for key, quantity in value.items():
         if key in ("CPU", "GPU", "memory"):
-            raise ValueError(f"without {key!r}: say num_cpus=, num_gpus= or memory= instead")
+            raise ValueError(f"other resources than {key!r}, for which there is num_cpus=, num_gpus= or memory=")
         try:
             _quantity(quantity)
         except ValueError as error:
-            raise ValueError(f"for {key!r} {error}") from None
-
-
-def _labels(value: Any) -> None:
-    if not is_dict(value) or not all(isinstance(k, str) and isinstance(v, str) for k, v in value.items()):
-        raise ValueError("a dict from label names to values, both strings")
+            raise ValueError(f"{error} for {key!r}") from None
 
 
 def _strategy(value: Any) -> None:
@@ -122,10 +118,6 @@ def _of(kind: type | tuple[type, ...], what: str) -> Callable[[Any], None]:
     return check
 
 
-def _anything(value: Any) -> None:
-    del value
-
-
 def _whole(value: Any) -> None:
     _count(value)
 
@@ -137,13 +129,13 @@ RAY_OPTIONS: Final[Mapping[str, Callable[[Any], None]]] = {
     "object_store_memory": _whole,
     "resources": _resources,
     "accelerator_type": _of(str, "the name of an accelerator"),
-    "runtime_env": _of(dict, "a dict"),
+    "runtime_env": check_runtime_env,
     "scheduling_strategy": _strategy,
-    "placement_group": _anything,
+    "placement_group": check_placement_group,
     "placement_group_bundle_index": _bundle,
     "placement_group_capture_child_tasks": _of(bool, "True or False"),
-    "label_selector": _labels,
-    "fallback_strategy": _of(list, "a list"),
+    "label_selector": check_labels,
+    "fallback_strategy": check_fallbacks,
     "enable_task_events": _of(bool, "True or False"),
 }
 """Actor options that are passed on; None, Ray's word for unset, is always fine."""
@@ -180,7 +172,7 @@ def check_options(options: Mapping[str, Any], module: str, where: SourceLine | N
         except ValueError as error:
             raise compile_error(
                 f"ray_options({name}={value!r}) of {module}: expected {error}",
-                f"Write {name}= with a value that fits.",
+                f"Give {name}= {error}.",
                 where,
             ) from None
         checked[name] = result if name in _OWN else own(value)

@@ -7,15 +7,18 @@ import linecache
 import sys
 import warnings
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, Final
 
 from rayorch_flows.errors import CompileError
 from rayorch_flows.program.plan import SourceLine
 
+_COPIERS: Final = frozenset({"copy", "copyreg", "pickle", "cloudpickle.cloudpickle"})
+
 
 def _is_ours(frame: FrameType) -> bool:
+    """Whether the frame is this room's, or of what copies a value for it or for the user."""
     name = frame.f_globals.get("__name__", "")
-    return name == "rayorch_flows" or name.startswith("rayorch_flows.program.")
+    return name == "rayorch_flows" or name.startswith("rayorch_flows.program.") or name in _COPIERS
 
 
 def caller_line() -> SourceLine | None:

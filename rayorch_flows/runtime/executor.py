@@ -6,7 +6,7 @@ import atexit
 import itertools
 import threading
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Self
 
@@ -30,6 +30,23 @@ if TYPE_CHECKING:
     from rayorch_flows.program.pipeline import Pipeline
 
 
+def _compiled(pipeline: Any) -> Plan:
+    if isinstance(pipeline, Plan):
+        return pipeline
+    if isinstance(pipeline, type) or not callable(getattr(pipeline, "compile", None)):
+        raise TypeError(f"an Executor takes a Pipeline object, as Documents() makes it, or a Plan, not {pipeline!r}")
+    return pipeline.compile()
+
+
+def _check_positive(name: str, value: Any, *, optional: bool = False) -> None:
+    if value is None and optional:
+        return
+    if type(value) is not int:
+        raise TypeError(f"{name} must be a whole number, not {value!r}")
+    if value < 1:
+        raise ValueError(f"{name} must be positive")
+
+
 class Executor:
     """Actors of one Pipeline and the engine that feeds them.
 
@@ -44,7 +61,7 @@ class Executor:
         address: str | None = None,
         ray_init_kwargs: dict[str, Any] | None = None,
     ) -> None:
-        self.plan = pipeline if isinstance(pipeline, Plan) else pipeline.compile()
+        self.plan = _compiled(pipeline)
         self._session = RaySession(address, ray_init_kwargs)
         self._engine = Engine(self.plan)
         self._engine.warm()
@@ -113,12 +130,14 @@ class Executor:
         self.close()
 
     def _start(self, columns: Sequence[Sequence[Any]], size: int | None, active: int, *, children: bool = True) -> _Run:
-        if size is not None and size < 1:
-            raise ValueError("input_batch_size must be positive")
-        if active < 1:
-            raise ValueError("max_active_input_batches must be positive")
+        _check_positive("input_batch_size", size, optional=True)
+        _check_positive("max_active_input_batches", active)
         if len(columns) != len(self.plan.sources):
             raise TypeError(f"{self.plan.name} takes {len(self.plan.sources)} source columns, not {len(columns)}")
+        given: tuple[Any, ...] = tuple(columns)
+        for number, column in enumerate(given):
+            if not isinstance(column, Iterable):
+                raise TypeError(f"source column {number} must be a list of rows, not {column!r}")
         owned = tuple(list(column) for column in columns)
         if len({len(column) for column in owned}) > 1:
             raise ValueError(f"source columns must be row-aligned, not of lengths {[len(c) for c in owned]}")

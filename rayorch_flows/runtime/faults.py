@@ -10,7 +10,7 @@ from ray import exceptions as ray_errors
 
 from rayorch_flows.errors import ExecutionError
 from rayorch_flows.lineage.protocol import NOT_A_LIST, Column, DispatchBatch, Segment
-from rayorch_flows.program.outcomes import Cause
+from rayorch_flows.program.outcomes import Cause, CauseKind
 from rayorch_flows.program.plan import Plan
 from rayorch_flows.runtime.wire import Raised
 
@@ -48,11 +48,16 @@ def abort_error(plan: Plan, cause: Cause, raised: Raised | None) -> ExecutionErr
     """The error for a microbatch that a Call's exception stopped: Call, Entity, exception, the user's traceback."""
     call = next((call for call in plan.calls if call.name == cause.call), None)
     entity = f" at {cause.domain} {'.'.join(map(str, cause.ordinals))}" if cause.ordinals else ""
+    mend = "mend the Function"
+    if cause.kind is CauseKind.CONTRACT:
+        mend += ": it returns a list with one value for each row (an array by .tolist()), each of which can be pickled"
+    else:
+        mend += ", or let its recovery policy isolate the bad rows: "
+        mend += "ray_options(recovery=RecoveryPolicy.isolate_tail())"
     error = ExecutionError(
         f"Call {cause.call!r}{entity} failed ({cause.kind}): {cause.message}",
         where=str(call.where) if call is not None and call.where else "",
-        next_step="mend the Function, or let its recovery policy isolate the bad rows: "
-        "ray_options(recovery=RecoveryPolicy.isolate_tail())",
+        next_step=mend,
     )
     if raised is not None and raised.message == cause.message:
         if raised.traceback:

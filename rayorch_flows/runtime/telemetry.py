@@ -159,7 +159,7 @@ class Telemetry:
             self._count("sources_done_total", (*host, outcome.value), count)
 
     def _set(self, name: str, labels: _Labels, value: float) -> None:
-        _recorders()[name](value, dict(zip(_LABELS[name], labels, strict=True)))
+        _recorders()[name](value, _labelled(name, labels))
 
     def _count(self, name: str, labels: _Labels, total: float) -> None:
         """Add what came since the last time; a total that is lower than it was belongs to a new machine."""
@@ -169,4 +169,10 @@ class Telemetry:
         self._published[name, labels] = total
         added = total - before if total > before else total
         if added:
-            _recorders()[name](added, dict(zip(_LABELS[name], labels, strict=True)))
+            _recorders()[name](added, _labelled(name, labels))
+
+
+def _labelled(name: str, labels: _Labels) -> dict[str, str]:
+    """The labels of a metric by name. Ray takes ASCII only, and names of Calls need not be."""
+    escaped = (label.encode("ascii", "backslashreplace").decode() for label in labels)
+    return dict(zip(_LABELS[name], escaped, strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import pickle
 import threading
@@ -459,6 +460,30 @@ def test_constructor_arguments_that_were_forgotten():
 def test_a_port_as_a_constructor_argument():
     with pytest.raises(CompileError, match="pre_init argument 0 of Unit is a Port"):
         program(lambda self, x: RayModule(Unit).pre_init(x)(x)).compile()
+
+
+class Holder:
+    def __init__(self, value):
+        self.value = value
+
+
+def in_a_closure(self, x):
+    return RayModule(lambda xs: [x for _ in xs])(x)  # here
+
+
+def in_an_object(self, x):
+    return RayModule(Unit).pre_init(Holder(x))(x)  # here
+
+
+def copied(self, x):
+    return copy.copy(self.a(x))  # here
+
+
+@pytest.mark.parametrize("forward", [in_a_closure, in_an_object, copied])
+def test_a_hidden_port_is_told_at_the_users_line(forward):
+    with pytest.raises(CompileError) as caught:
+        program(forward).compile()
+    assert caught.value.where.endswith("# here"), caught.value
 
 
 def test_a_function_that_cannot_be_pickled():

@@ -6,7 +6,9 @@ import dataclasses
 import datetime
 import enum
 import functools
+import importlib.util
 import re
+import sys
 import threading
 from collections import OrderedDict, namedtuple
 from pathlib import Path
@@ -287,3 +289,48 @@ def test_code_of_a_library_counts_by_name_unless_its_package_is_named():
     by_name = digest(cloudpickle.dumps)
     assert by_name != digest(cloudpickle.dumps, packages={"cloudpickle"})
     assert by_name == digest(cloudpickle.dumps, packages={"numpy"})
+
+
+REACHED = {
+    "a dict": ("T = {'k': H}", "T['k'](x)"),
+    "a list of lists": ("T = [[H]]", "T[0][0](x)"),
+    "a set": ("T = {H, len}", "[f(x) for f in T]"),
+    "a class in a dict": ("T = {'k': K}", "T['k']().go(x)"),
+    "an instance in a tuple": ("T = (K(),)", "T[0].go(x)"),
+    "a class attribute": ("class T:\n    table = {'k': H}", "T.table['k'](x)"),
+    "a dataclass": ("@dataclasses.dataclass\nclass D:\n    f: object\nT = D(H)", "T.f(x)"),
+    "a named tuple": ("class N(typing.NamedTuple):\n    f: object\nT = N(H)", "T.f(x)"),
+    "a registry filled at import": (
+        "T = {}\ndef register(f):\n    T[f.__name__] = f\n    return f\n@register\ndef step(x):\n    return H(x)",
+        "T['step'](x)",
+    ),
+    "a generic function": (
+        "@functools.singledispatch\ndef T(x):\n    return x\n@T.register\ndef _(x: int):\n    return H(x)",
+        "T(x)",
+    ),
+    "a container that holds itself": ("T = {'k': H}\nT['self'] = T", "T['self']['k'](x)"),
+}
+
+
+@pytest.mark.parametrize("way", REACHED)
+def test_code_in_the_containers_that_a_function_uses_counts(way, tmp_path):
+    table, use = REACHED[way]
+
+    def found(name, result):
+        text = "import dataclasses, functools, typing\n"
+        text += f"def H(x):\n    return {result}\nclass K:\n    def go(self, x):\n        return {result}\n"
+        text += f"{table}\ndef run(xs):\n    return [{use} for x in xs]\n"
+        path = tmp_path / name / "tables.py"
+        path.parent.mkdir()
+        path.write_text(text)
+        spec = importlib.util.spec_from_file_location("tables", path)
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["tables"] = module
+        try:
+            spec.loader.exec_module(module)
+            return digest(module.run)
+        finally:
+            del sys.modules["tables"]
+
+    assert found("one", "x") == found("two", "x")
+    assert found("three", "-x") != found("four", "x")

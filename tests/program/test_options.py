@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rayorch_flows import CompileError, RayModule, RecoveryMode, RecoveryPolicy
+from rayorch_flows import CompileError, Pipeline, RayModule, RecoveryMode, RecoveryPolicy
 from rayorch_flows.program.options import build_options
 from tests.program.functions import Unit
 
@@ -36,7 +36,23 @@ REFUSED = [
     ("resources", {"a": -1}),
     ("resources", {"GPU": 1}),
     ("resources", {1: 1}),
+    ("resources", {"": 1}),
     ("runtime_env", "env"),
+    ("runtime_env", {"env_vars": {"A": 1}}),
+    ("runtime_env", {"pip": 3}),
+    ("runtime_env", {"pip": "no-such-file.txt"}),
+    ("runtime_env", {"pip": ["a"], "conda": "b"}),
+    ("runtime_env", {"working_dir": "/no/such/folder"}),
+    ("runtime_env", {"working_dir": "s3://bucket/folder"}),
+    ("runtime_env", {"py_modules": "x"}),
+    ("runtime_env", {"excludes": "x"}),
+    ("runtime_env", {"pipp": ["a"]}),
+    ("placement_group", "x"),
+    ("label_selector", {"a b": "c"}),
+    ("label_selector", {"a": "c d"}),
+    ("label_selector", {"": "a"}),
+    ("fallback_strategy", [1]),
+    ("fallback_strategy", [{"label_selector": {"a b": "c"}}]),
     ("accelerator_type", 3),
     ("scheduling_strategy", "RANDOM"),
     ("scheduling_strategy", 3),
@@ -75,7 +91,12 @@ ACCEPTED = [
     {"runtime_env": {"env_vars": {"A": "1"}}},
     {"scheduling_strategy": "SPREAD"},
     {"accelerator_type": "A100"},
+    {"runtime_env": {"pip": ["a"], "excludes": ["x"], "working_dir": "s3://bucket/code.zip", "env_vars": None}},
+    {"runtime_env": {"conda": "science"}},
+    {"placement_group": "default"},
     {"label_selector": {"zone": "a"}},
+    {"label_selector": {"ray.io/zone": "!in(a, b)", "c": "!d"}},
+    {"fallback_strategy": [{"label_selector": {"zone": "b"}}]},
     {"placement_group_bundle_index": -1},
 ]
 
@@ -119,9 +140,31 @@ def test_our_table_and_that_of_the_installed_ray_name_the_same_options():
 
 def test_what_our_table_accepts_the_installed_ray_accepts():
     ray_options = pytest.importorskip("ray._common.ray_option_utils")
+    environments = pytest.importorskip("ray.runtime_env")
     for options in ACCEPTED:
-        if "label_selector" not in options:
-            ray_options.validate_actor_options(options, in_options=False)
+        ray_options.validate_actor_options(options, in_options=False)
+        environments.RuntimeEnv(**options.get("runtime_env", {}))
+
+
+def test_the_fields_of_a_runtime_environment_are_those_of_the_installed_ray():
+    environments = pytest.importorskip("ray.runtime_env")
+    from rayorch_flows.program.ray_values import _FIELDS
+
+    known = {name.removeprefix("_") for name in environments.RuntimeEnv.known_fields}
+    assert known >= _FIELDS.keys()
+    assert known - _FIELDS.keys() <= {"inject_current_ray", "ray_commit", "ray_release", "rocprof_sys"}
+
+
+def test_what_the_installed_ray_refuses_in_runtime_environments_and_labels_is_refused():
+    ray_options = pytest.importorskip("ray._common.ray_option_utils")
+    environments = pytest.importorskip("ray.runtime_env")
+    for name, value in REFUSED:
+        if name == "runtime_env" and isinstance(value, dict) and "pipp" not in value:
+            with pytest.raises((ValueError, TypeError)):
+                environments.RuntimeEnv(**value)
+        elif name in ("label_selector", "fallback_strategy"):
+            with pytest.raises((ValueError, TypeError)):
+                ray_options.validate_actor_options({name: value}, in_options=False)
 
 
 def test_the_numbers_that_the_installed_ray_refuses_are_refused():
@@ -136,3 +179,17 @@ def test_a_recovery_mode_is_checked_and_may_be_a_string():
     assert RecoveryPolicy("retry_tail").udf_mode is RecoveryMode.RETRY_TAIL  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="'abort', 'retry_batch', 'retry_tail', 'isolate_tail', not 'explode'"):
         RecoveryPolicy("explode")  # type: ignore[arg-type]
+
+
+def test_a_bundle_of_no_placement_group():
+    class One(Pipeline):
+        def __init__(self):
+            super().__init__()
+            self.unit = RayModule(Unit).ray_options(placement_group_bundle_index=5)  # here
+
+        def forward(self, x):
+            return self.unit(x)
+
+    with pytest.raises(CompileError, match="together with a group") as caught:
+        One().compile()
+    assert caught.value.where.endswith("# here")

@@ -390,3 +390,26 @@ def test_a_script_starts_its_own_ray_and_ends_it(tmp_path: Path) -> None:
     )
     assert done.stdout.splitlines() == ["[[1, 2], [1, 2, 3]] False", "4"], done.stderr
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("given", [Documents, 3, None])
+def test_an_executor_of_something_else(given: Any) -> None:
+    with pytest.raises(TypeError, match="takes a Pipeline object"):
+        Executor(given)
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "told"),
+    [
+        ((3,), {}, "source column 0 must be a list of rows, not 3"),
+        (([1],), {"input_batch_size": "3"}, "input_batch_size must be a whole number"),
+        (([1],), {"input_batch_size": 1.5}, "input_batch_size must be a whole number"),
+        (([1],), {"max_active_input_batches": None}, "max_active_input_batches must be a whole number"),
+        (([1],), {"input_batch_size": 0}, "input_batch_size must be positive"),
+    ],
+)
+def test_arguments_of_a_run_that_cannot_be(columns: Any, options: dict[str, Any], told: str) -> None:
+    with Executor(Flat(RayModule(AddOne).ray_options(**CPU))) as executor:
+        with pytest.raises((TypeError, ValueError), match=told):
+            executor.run(*columns, **options)
+        assert executor.run([1]).outputs == [2]

@@ -8,6 +8,7 @@ import time
 import urllib.request
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,14 @@ def test_nothing_new_counts_nothing_and_gauges_are_set_again(recorded: Recorded)
     told.publish(PERIOD_S, machine, (), 1)
     assert len(recorded.increments) == before
     assert recorded.gauges["microbatches_active", (("pipeline", PLAN.name),)] == 1
+
+
+def test_names_in_other_alphabets_are_escaped(recorded: Recorded) -> None:
+    plan = replace(PLAN, name="größe")
+    told = Telemetry(plan)
+    told.batch(0, 3, 0.5)
+    told.publish(0.0, Machine(plan), (), 1)
+    assert recorded.counter("batches_total", **{**HERE, "pipeline": r"gr\xf6\xdfe"}) == 1
 
 
 def test_it_publishes_once_in_a_period_and_a_last_time_at_the_end(recorded: Recorded) -> None:
