@@ -90,8 +90,8 @@ def _expand(trace: Trace, groups: tuple[int, ...], what: str, name: str | None) 
 
 
 def _check_name(name: object, what: str) -> None:
-    if name is not None and (not isinstance(name, str) or not name.strip()):
-        raise compile_error(f"{what}(name=...) must be a non-empty string, not {name!r}", 'Write name="page".')
+    if name is not None and (not isinstance(name, str) or not name.strip() or not name.isprintable()):
+        raise compile_error(f"{what}(name=...) must be a string on one line, not {name!r}", 'Write name="page".')
 
 
 def filter(port: Port, mask: Port) -> Port:

@@ -41,12 +41,12 @@ class Pipeline:
             sources = [trace.add_port(PortKind.SOURCE, 0, name, index=i, where=where) for i, name in enumerate(names)]
             try:
                 returned = self.forward(*sources)
-            except RecursionError:
+            except RecursionError as error:
                 raise compile_error(
-                    f"{trace.program}.forward() does not end",
-                    "A program is finite: forward() may not call itself without a bound.",
+                    f"{trace.program}.forward(), or something that it calls, does not end",
+                    "A program is finite: nothing in it may call itself without a bound; the traceback shows it.",
                     where,
-                ) from None
+                ) from error
             return compile_trace(trace, returned, where)
 
     def draw(self, format: Literal["text", "mermaid"] | None = None) -> Drawing:

@@ -548,3 +548,9 @@ def test_an_unused_source_is_a_warning_at_its_line():
 def test_constructor_arguments_of_a_plain_function_are_a_warning():
     with pytest.warns(UserWarning, match="has no effect"):
         RayModule(len).pre_init(3)
+
+
+@pytest.mark.parametrize("name", ["", " ", "two\nlines", "tab\t", 3])
+def test_a_domain_is_named_on_one_line(name):
+    with pytest.raises(CompileError, match="must be a string on one line"):
+        program(lambda self, x: F.reduce(F.expand(self.a(x), name=name))).compile()
