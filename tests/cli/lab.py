@@ -27,6 +27,9 @@ TOY = f"{ROOT}/tests/orchestration/toy_flow.py:FLOW"
 PATIENCE_S = 240
 LEASES = ("PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE", "prefect.server.concurrency.lease_storage.filesystem")
 
+CANCELLED_S = 30.0
+"""A cancelled run is Cancelled within 10 s, and a machine that is busy with other tests takes up to three times that."""
+
 
 @dataclass
 class Finished:

@@ -10,7 +10,7 @@ import pytest
 
 from rayorch_flows.orchestration import processes
 from rayorch_flows.records.table import RecordTable
-from tests.cli.lab import Lab
+from tests.cli.lab import CANCELLED_S, Lab
 
 pytestmark = [pytest.mark.prefect, pytest.mark.ray, pytest.mark.slow]
 
@@ -24,7 +24,7 @@ def cancel(lab: Lab, run: dict[str, Any]) -> float:
     """As the UI does it; the seconds until the run is Cancelled and the engine has let go of it."""
     began = time.monotonic()
     lab.api(f"flow_runs/{run['id']}/set_state", {"state": {"type": "CANCELLING", "name": "Cancelling"}})
-    assert processes.wait_until(lambda: state_of(lab, run) == "CANCELLED", 30, 0.2), state_of(lab, run)
+    assert processes.wait_until(lambda: state_of(lab, run) == "CANCELLED", CANCELLED_S, 0.2), state_of(lab, run)
     return time.monotonic() - began
 
 
@@ -43,7 +43,7 @@ def test_a_cancelled_microbatch_stops_alone_and_its_staged_parents_are_kept(lab:
     microbatches = [run for run in running(lab, table) if "microbatch" in run["parameters"]]
     assert len(microbatches) == 2
     victim = next(run for run in microbatches if list(staging.glob(f"*/{run['parameters']['microbatch']}/*")))
-    assert cancel(lab, victim) < 10
+    assert cancel(lab, victim) < CANCELLED_S
     finished = command.finish()
     assert finished.status == 3, finished.output
     assert (finished.summary["present"], finished.summary["unaccounted"]) == (8, 8)
@@ -69,7 +69,7 @@ def test_a_cancelled_ingest_cancels_its_microbatches(lab: Lab) -> None:
     assert processes.wait_until(lambda: bool(list(staging.rglob("*.arrow"))), 120, 0.1), command.output()
     everything = running(lab, table)
     (parent,) = [run for run in everything if "microbatch" not in run["parameters"]]
-    assert cancel(lab, parent) < 10
+    assert cancel(lab, parent) < CANCELLED_S
     finished = command.finish()
     assert finished.status == 3, finished.output
     assert not running(lab, table), "a microbatch outlived its ingest"
