@@ -28,7 +28,7 @@ PATIENCE_S = 240
 LEASES = ("PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE", "prefect.server.concurrency.lease_storage.filesystem")
 
 CANCELLED_S = 30.0
-"""A cancelled run is Cancelled within 10 s, and a machine that is busy with other tests takes up to three times that."""
+"""A cancelled run is Cancelled within 10 s; a machine that is busy with other tests may take three times that."""
 
 
 @dataclass
