@@ -99,6 +99,12 @@ class StagingSink:
         folder = _folder(self._manifest.semantic_fingerprint, microbatch)
         self._storage.write(f"{folder}/{name}", _encode(rows))
 
+    def done(self, microbatch: str) -> frozenset[int]:
+        """The places that are staged and need not run again."""
+        storage = self._storage
+        fingerprint = self._manifest.semantic_fingerprint
+        return StagingArea(storage.table_uri, fingerprint, self._schema, storage.storage_options).read(microbatch).done
+
     def flush(self, microbatch: str) -> None:
         """Nothing is held back."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import cloudpickle
@@ -77,6 +77,11 @@ class EngineHost:
                 return Attachment(held.attempt, joined=True)
             self._engine.cancel(spec.id)  # it was planned anew, with other sources
             await self._until_final(held, 30.0)
+        # An attempt that nobody waited for may have gone on after this one was planned.
+        spec = await asyncio.to_thread(_without_done, spec)
+        held = self._held.get(spec.id)
+        if held is not None and not held.final:
+            return Attachment(held.attempt, joined=True)  # somebody else was faster
         if self._draining:
             raise InfrastructureError(
                 f"the engine host of {self._plan.name} is draining", next_step="connect again with the new plan"
@@ -196,6 +201,16 @@ class EngineHost:
         final = [name for name, held in self._held.items() if held.final]
         for name in final[: max(0, len(final) - _KEPT)]:
             del self._held[name]
+
+
+def _without_done(spec: MicrobatchSpec) -> MicrobatchSpec:
+    """The microbatch without the rows that its sink holds already."""
+    done = frozenset(spec.sink.done(spec.id)) if spec.sink is not None else frozenset[int]()
+    left = [position for position, row in enumerate(spec.rows) if row not in done]
+    if len(left) == len(spec.rows):
+        return spec
+    columns = tuple([column[position] for position in left] for column in spec.columns)
+    return replace(spec, columns=columns, rows=[spec.rows[position] for position in left])
 
 
 def _progress(plan: Plan, held: _Held) -> MicrobatchProgress:

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from queue import Empty, SimpleQueue
 from typing import Final, Protocol
 
@@ -29,6 +29,10 @@ _BAD = frozenset({ItemOutcome.FAILED, ItemOutcome.SUPPRESSED})
 class Sink(Protocol):
     """Where a host puts terminal source items. Picklable; used by one thread. What ``write`` took is durable when
     it returns, or at the latest when ``flush`` does."""
+
+    def done(self, microbatch: str) -> Collection[int]:
+        """The rows that are durable already: those need not run again."""
+        ...
 
     def write(self, microbatch: str, attempt: int, outcomes: Sequence[SourceOutcome]) -> None: ...
 

@@ -155,6 +155,9 @@ class Pickled:
                 found += pickle.load(file)
         return found
 
+    def done(self, microbatch: str) -> frozenset[int]:
+        return frozenset(outcome.index for outcome in self.read()) if self.path.exists() else frozenset()
+
     def flush(self, microbatch: str) -> None:
         pass
 

@@ -25,10 +25,14 @@ pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
 
 
 class Lines:
-    """A sink that appends a line for each outcome. ``broken``: it fails while that file exists."""
+    """A sink that appends a line for each outcome. ``broken``: it fails while that file exists. ``held``: what it says
+    it holds."""
 
-    def __init__(self, path: Path, *, seconds: float = 0.0, broken: Path | None = None) -> None:
+    def __init__(
+        self, path: Path, *, seconds: float = 0.0, broken: Path | None = None, held: Sequence[int] = ()
+    ) -> None:
         self.path = path
+        self.held = held
         self.seconds = seconds
         self.broken = broken
 
@@ -38,6 +42,9 @@ class Lines:
             raise OSError("disk full")
         with self.path.open("a") as file:
             file.writelines(f"{microbatch} {attempt} {o.index} {o.outcome} {o.value}\n" for o in outcomes)
+
+    def done(self, microbatch: str) -> frozenset[int]:
+        return frozenset(self.held)
 
     def flush(self, microbatch: str) -> None:
         with self.path.open("a") as file:
@@ -316,3 +323,17 @@ def test_a_host_whose_functions_cannot_be_imported_says_so(
     with pytest.raises(InfrastructureError, match="only_here"):
         client.attach(MicrobatchSpec("a", ([1],), [0]))
     assert time.monotonic() - began < 30
+
+
+def test_what_was_finished_after_an_attempt_was_planned_is_not_done_again(
+    connect: Callable[..., HostClient], tmp_path: Path
+) -> None:
+    client = connect(slow_documents())
+    out = tmp_path / "out"
+    client.attach(MicrobatchSpec("a", ([3, 4, 5],), [7, 8, 9], Lines(out, held=[7, 9])))
+    progress = wait(client, "a")
+    assert (progress.state, progress.written) == ("done", 1)
+    assert out.read_text().splitlines() == ["a 1 8 present 10", "a flushed"]
+    client.attach(MicrobatchSpec("a", ([4],), [8], Lines(out, held=[7, 8, 9])))
+    assert wait(client, "a").state == "done"
+    assert out.read_text().count("present") == 1
