@@ -41,6 +41,7 @@ def test_what_is_written_is_there_at_once(sink: StagingSink, area: StagingArea) 
     sink.write(ID, 1, [present(0, "a"), failed(1)])
     staged = area.read(ID)
     assert (staged.done, staged.retryable, staged.missing(MANIFEST)) == ({0, 1, 2}, frozenset(), [3])
+    assert sink.done(ID) == {0, 1, 2}
 
 
 def test_a_retryable_failure_runs_again_and_is_kept_for_the_end(sink: StagingSink, area: StagingArea) -> None:
@@ -48,6 +49,7 @@ def test_a_retryable_failure_runs_again_and_is_kept_for_the_end(sink: StagingSin
     sink.write(ID, 2, [failed(1, retryable=True, message="second")])
     staged = area.read(ID)
     assert (staged.done, staged.retryable, staged.missing(MANIFEST)) == ({0}, {1}, [1, 2, 3])
+    assert sink.done(ID) == {0}
     assert [row["source_index"] for row in staged.final().to_pylist()] == [0]
     complete = staged.complete(MANIFEST, RECORD, 2, Cause(CauseKind.CANCELLED, "gave up")).to_pylist()
     assert [(row["source_index"], row["outcome"], row["cause"]) for row in complete] == [
