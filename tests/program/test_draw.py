@@ -67,7 +67,7 @@ def test_mermaid_opens_and_closes_a_subgraph_a_domain():
 
 def test_mermaid_labels_cannot_break_out():
     def forward(self, x):
-        return F.reduce(self.a(F.expand(self.b(x), name='pa"ge]\n{end}'), note='"] --> x'))
+        return F.reduce(self.a(F.expand(self.b(x), name='pa"ge] {end}'), note='"] --> x'))
 
     mermaid = program(forward).draw("mermaid")
     for label in re.findall(r'\["(.*?)"\]', mermaid):
