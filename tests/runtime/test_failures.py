@@ -180,14 +180,12 @@ def test_actors_that_find_no_room_are_told_at_last(monkeypatch: pytest.MonkeyPat
         kwargs["placement_timeout_s"] = 2.0
         made(self, plan, **kwargs)
 
-    monkeypatch.setattr(pool_module, "TOO_LARGE_S", 0.5)
-    monkeypatch.setattr(engine_module.Engine, "__init__", hurried)
-    with (
-        Executor(Flat(RayModule(Slow).pre_init(0.0).ray_options(num_cpus=8))) as everything,
-        Executor(Flat(RayModule(Slow).ray_options(num_cpus=8))) as too_late,
-    ):
+    with Executor(Flat(RayModule(Slow).pre_init(0.0).ray_options(num_cpus=8))) as everything:
         assert len(everything.run([1]).outputs) == 1
-        with pytest.raises(InfrastructureError, match="within 2 s"):
+        monkeypatch.setattr(pool_module, "TOO_LARGE_S", 0.5)
+        monkeypatch.setattr(engine_module.Engine, "__init__", hurried)
+        too_late = Executor(Flat(RayModule(Slow).ray_options(num_cpus=8)))
+        with too_late, pytest.raises(InfrastructureError, match="within 2 s"):
             too_late.run([1])
 
 
