@@ -20,7 +20,7 @@ import importlib.util
 import re
 import types
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import PurePath
 from typing import Any, Final, cast
 
@@ -95,13 +95,17 @@ class _Digester:
             pattern = cast("re.Pattern[Any]", value)
             self._put("pattern", repr((pattern.pattern, pattern.flags)))
         else:
-            if id(value) in self._open:
-                self._put("cycle", str(len(self._open) - self._open.index(id(value))))
-                return
-            self._open.append(id(value))
-            self._alive.append(value)
-            self._compound(value)
-            self._open.pop()
+            self._inside(value, lambda: self._compound(value))
+
+    def _inside(self, value: Any, take: Callable[[], None]) -> None:
+        """Take a value apart; where it holds itself, say how far up it is."""
+        if id(value) in self._open:
+            self._put("cycle", str(len(self._open) - self._open.index(id(value))))
+            return
+        self._open.append(id(value))
+        self._alive.append(value)
+        take()
+        self._open.pop()
 
     def _compound(self, value: Any) -> None:
         kind = cast("type[Any]", type(value))
@@ -289,24 +293,18 @@ class _Digester:
         elif _is_data(value) or isinstance(value, types.FunctionType | type | types.MethodType | functools.partial):
             self.value(value)
         elif (parts := _parts(value)) is not None:
-            self._held(value, parts)
+            self._inside(value, lambda: self._holds(parts))
         elif hasattr(value, "__wrapped__") or isinstance(value, types.BuiltinFunctionType):
             self._compound(value)
         else:
             self._put("instance")
             self._named_or_code(cast("type[Any]", type(value)))
 
-    def _held(self, value: Any, parts: list[Any]) -> None:
+    def _holds(self, parts: list[Any]) -> None:
         """A container that code finds around it, of code and objects too: a dispatch table, a registry."""
-        if id(value) in self._open:
-            self._put("cycle", str(len(self._open) - self._open.index(id(value))))
-            return
-        self._open.append(id(value))
-        self._alive.append(value)
         self._put("holds", str(len(parts)))
         for part in parts:
             self._ambient(part)
-        self._open.pop()
 
 
 def _parts(value: Any) -> list[Any] | None:

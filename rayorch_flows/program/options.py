@@ -10,7 +10,7 @@ from typing import Any, Final
 from rayorch_flows.program.kinds import is_dict
 from rayorch_flows.program.owning import own
 from rayorch_flows.program.plan import Batching, Options, SourceLine
-from rayorch_flows.program.ray_values import check_fallbacks, check_labels, check_placement_group, check_runtime_env
+from rayorch_flows.program.ray_values import check_fallbacks, check_labels, check_placement_group, check_runtime_env, of
 from rayorch_flows.program.recovery import RecoveryPolicy
 from rayorch_flows.program.where import compile_error, compile_warning
 
@@ -110,14 +110,6 @@ def _bundle(value: Any) -> None:
         raise ValueError("a bundle index, or -1 for any")
 
 
-def _of(kind: type | tuple[type, ...], what: str) -> Callable[[Any], None]:
-    def check(value: Any) -> None:
-        if not isinstance(value, kind):
-            raise ValueError(what)
-
-    return check
-
-
 def _whole(value: Any) -> None:
     _count(value)
 
@@ -128,15 +120,15 @@ RAY_OPTIONS: Final[Mapping[str, Callable[[Any], None]]] = {
     "memory": _quantity,
     "object_store_memory": _whole,
     "resources": _resources,
-    "accelerator_type": _of(str, "the name of an accelerator"),
+    "accelerator_type": of(str, "the name of an accelerator"),
     "runtime_env": check_runtime_env,
     "scheduling_strategy": _strategy,
     "placement_group": check_placement_group,
     "placement_group_bundle_index": _bundle,
-    "placement_group_capture_child_tasks": _of(bool, "True or False"),
+    "placement_group_capture_child_tasks": of(bool, "True or False"),
     "label_selector": check_labels,
     "fallback_strategy": check_fallbacks,
-    "enable_task_events": _of(bool, "True or False"),
+    "enable_task_events": of(bool, "True or False"),
 }
 """Actor options that are passed on; None, Ray's word for unset, is always fine."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from rayorch_flows.program.kinds import is_dict, is_list
 
@@ -16,9 +16,27 @@ _INSTALLERS: Final = ("pip", "uv", "conda")
 _ARCHIVES: Final = (".zip", ".tar.gz", ".tgz", ".tar.xz", ".whl", ".jar")
 
 
+def of(kind: type | tuple[type, ...], what: str) -> Callable[[Any], None]:
+    """A check that a value is of this kind."""
+
+    def check(value: Any) -> None:
+        if not isinstance(value, kind):
+            raise ValueError(what)
+
+    return check
+
+
+def _maps_texts(value: Any) -> TypeGuard[dict[str, str]]:
+    return is_dict(value) and all(isinstance(k, str) and isinstance(v, str) for k, v in value.items())
+
+
+def _lists_texts(value: Any) -> bool:
+    return is_list(value) and all(isinstance(item, str) for item in value)
+
+
 def check_labels(value: Any) -> None:
     """A label selector: names to values, ``!value`` or ``in(value, value)``."""
-    if not is_dict(value) or not all(isinstance(k, str) and isinstance(v, str) for k, v in value.items()):
+    if not _maps_texts(value):
         raise ValueError("a dict from label names to values, both strings")
     for key, wanted in value.items():
         if not _KEY.fullmatch(key):
@@ -58,7 +76,7 @@ def check_runtime_env(value: Any) -> None:
 
 
 def _texts(value: Any) -> None:
-    if not is_dict(value) or not all(isinstance(k, str) and isinstance(v, str) for k, v in value.items()):
+    if not _maps_texts(value):
         raise ValueError("a dict from strings to strings")
 
 
@@ -67,7 +85,7 @@ def _packages(value: Any) -> None:
     if isinstance(value, str):
         if not Path(value).is_file():
             raise ValueError(f"a list of requirements, or a file with them; there is no file {value!r}")
-    elif not is_dict(value) and not (is_list(value) and all(isinstance(item, str) for item in value)):
+    elif not is_dict(value) and not _lists_texts(value):
         raise ValueError("a list of requirements, a file with them, or a dict with 'packages'")
 
 
@@ -89,16 +107,8 @@ def _modules(value: Any) -> None:
 
 
 def _list_of_texts(value: Any) -> None:
-    if not is_list(value) or not all(isinstance(item, str) for item in value):
+    if not _lists_texts(value):
         raise ValueError("a list of strings")
-
-
-def _kind(what: str, *kinds: type) -> Callable[[Any], None]:
-    def check(value: Any) -> None:
-        if not isinstance(value, kinds):
-            raise ValueError(what)
-
-    return check
 
 
 def _anything(value: Any) -> None:
@@ -112,12 +122,12 @@ _FIELDS: Final[Mapping[str, Callable[[Any], None]]] = {
     "excludes": _list_of_texts,
     "pip": _packages,
     "uv": _packages,
-    "conda": _kind("the name of an environment, a YAML file, or a dict", str, dict),
-    "py_executable": _kind("a command line", str),
-    "image_uri": _kind("the name of an image", str),
-    "container": _kind("a dict", dict),
+    "conda": of((str, dict), "the name of an environment, a YAML file, or a dict"),
+    "py_executable": of(str, "a command line"),
+    "image_uri": of(str, "the name of an image"),
+    "container": of(dict, "a dict"),
     "java_jars": _list_of_texts,
-    "config": _kind("a dict", dict),
+    "config": of(dict, "a dict"),
     "worker_process_setup_hook": _anything,
-    "nsight": _kind('"default" or a dict', str, dict),
+    "nsight": of((str, dict), '"default" or a dict'),
 }

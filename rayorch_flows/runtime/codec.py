@@ -151,9 +151,7 @@ def encode_whole(rows: list[Any], dumps: Dumps = dumps_any) -> list[tuple[int, b
     kinds = set(map(type, rows))
     plain = kinds <= _PLAIN
     if not plain and not kinds <= _PLAIN | _CONTAINERS:
-        plain = all(kind in _PLAIN for kind in kinds if kind.__module__ != "numpy") and all(
-            type(value) in _PLAIN or _is_plain_array(value) for value in rows
-        )
+        plain = all(type(value) in _PLAIN or _is_plain_array(value) for value in rows)
         if not plain:
             return _apart(rows, dumps)
     try:

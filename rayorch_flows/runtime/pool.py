@@ -153,21 +153,11 @@ class Pool:
         self.used = time.monotonic()
         try:
             if self._blob is None:
-                module = self.module
-                made = (module.function, module.args, dict(module.kwargs))
-                data = cloudpickle.dumps(made, 5)
-                if holds_reference(made, data):
-                    self._fail(
-                        ExecutionError(
-                            f"the constructor arguments of {module.name!r} hold a ray.ObjectRef",
-                            where=self._where(),
-                            next_step="pass the value itself: it goes through the object store anyway",
-                        )
-                    )
-                    return
-                self._blob = ray.put(data)
+                self._blob = ray.put(self._constructor())
             while self.replicas < self.module.options.replicas:
                 self._starting.append(self._create())
+        except ExecutionError as error:
+            self._fail(error)
         except Exception as error:  # Ray refuses options in many ways, some with an AssertionError
             self._fail(
                 InfrastructureError(
@@ -176,6 +166,19 @@ class Pool:
                     next_step="check the options given to ray_options",
                 )
             )
+
+    def _constructor(self) -> bytes:
+        """What an actor makes its Function from."""
+        module = self.module
+        made = (module.function, module.args, dict(module.kwargs))
+        data = cloudpickle.dumps(made, 5)
+        if holds_reference(made, data):
+            raise ExecutionError(
+                f"the constructor arguments of {module.name!r} hold a ray.ObjectRef",
+                where=self._where(),
+                next_step="pass the value itself: it goes through the object store anyway",
+            )
+        return data
 
     def _create(self) -> Replica:
         options = {key: value for key, value in self.module.options.actor if key not in _OURS}

@@ -77,24 +77,24 @@ class Traffic:
 
     def dispatch(self) -> None:
         """Fill up the actors: the idle ones first, then those that can queue another batch."""
-        machine = self.machine
         for pool in self.pools:
-            module = pool.module.id
-            if not pool.live or not machine.ready(module):
-                continue
-            for depth in range(pool.max_in_flight):
-                idle = 0 if depth else len(pool.holding[0])
-                for replica in list(pool.holding[depth]):
-                    if depth and replica.flights[0].batch.alone:
-                        continue
-                    batch = machine.reserve(module, idle=idle, workers=len(pool.live))
-                    if batch is None:
+            if pool.live and self.machine.ready(pool.module.id):
+                for depth in range(pool.max_in_flight):
+                    if not self._fill(pool, depth):
                         break
-                    self._send(replica, batch)
-                    idle -= not depth
-                else:
-                    continue
-                break
+
+    def _fill(self, pool: Pool, depth: int) -> bool:
+        """One more batch for each actor that holds ``depth`` of them; False once there is none to give."""
+        idle = 0 if depth else len(pool.holding[0])
+        for replica in list(pool.holding[depth]):
+            if depth and replica.flights[0].batch.alone:
+                continue
+            batch = self.machine.reserve(pool.module.id, idle=idle, workers=len(pool.live))
+            if batch is None:
+                return False
+            self._send(replica, batch)
+            idle -= not depth
+        return True
 
     def _send(self, replica: Replica, batch: DispatchBatch) -> None:
         needed: dict[int, None] = {}
