@@ -1,7 +1,8 @@
 """An ingest of many sources whose Functions do nothing, and what it asks of the Prefect server meanwhile.
 
 ``sources``: 10,000 documents of one page. ``pages``: the same with 50 pages a document. Calls of the API
-are counted in the server; every 0.25 s a flow run is read, as the UI does.
+are counted in the server; every 0.25 s a flow run is read, as the UI does. Afterwards the sensor looks at the sources
+again: ``look_s``, ``list_s`` of it to list them.
 """
 
 from __future__ import annotations
@@ -14,10 +15,15 @@ from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 
 from benchmarks import prefect_lab
 from benchmarks.harness import Job, Row, row
 from benchmarks.prefect_lab import FLOW, Lab
+from rayorch_flows.orchestration.ingest import list_place
+from rayorch_flows.orchestration.places import Places, SourcePlace, TablePlace, Tuning
+from rayorch_flows.orchestration.prepared import prepare
+from rayorch_flows.orchestration.watch import look
 from rayorch_flows.records.table import RecordTable
 
 SYSTEMS = ("rayorch_flows",)
@@ -30,6 +36,7 @@ CONCURRENCY = 4
 BAR_S = 0.5
 """What a microbatch may cost beyond the engine's own time."""
 PROBE_S = 0.25
+LOOKS = 5
 _CLOCKED = ("POST /api/flow_runs/filter", "PATCH /api/artifacts/ID", "message /api/events/in", "POST /api/logs/")
 """What a run asks by the clock and not by its work: is somebody cancelling, progress, heartbeats, bundles of logs."""
 
@@ -50,6 +57,7 @@ def measure(job: Job) -> Row:
             command_s = time.monotonic() - began
         calls = Counter(lab.counts()) - before
         rows = RecordTable.open(table).rows(["outcome", "n_pages"]).to_pylist()
+        list_s, look_s = _looks(source, table)
     del calls["GET /counts"]
     calls["POST /api/flow_runs/filter"] -= len(latencies)
     microbatches = summary["microbatches"]
@@ -71,6 +79,8 @@ def measure(job: Job) -> Row:
         server_p50_ms=_quantile(latencies, 0.5) * 1e3,
         server_p95_ms=_quantile(latencies, 0.95) * 1e3,
         server_max_ms=latencies[-1] * 1e3,
+        list_s=list_s,
+        look_s=look_s,
         calls_by_path={name: round(count / microbatches, 2) for name, count in calls.most_common(24)},
     )
 
@@ -80,6 +90,23 @@ def _ingest(lab: Lab, source: Path, table: Path, size: int, concurrency: int) ->
     arguments = ["--table", str(table), "--flow", FLOW, "--microbatch-size", str(size)]
     arguments += ["--concurrency", str(concurrency), "--json"]
     return json.loads(lab.run("rayorch_flows.cli", "ingest", str(source), *arguments).splitlines()[-1])
+
+
+def _looks(source: Path, table: Path) -> tuple[float, float]:
+    """Seconds to list the sources, and for the sensor to find that there is nothing new among them; medians."""
+    prepared = prepare(FLOW)
+    places = Places(TablePlace(str(table)), SourcePlace(str(source)), None, Tuning({}))
+    listing: list[float] = []
+    looking: list[float] = []
+    for _ in range(LOOKS):
+        began = time.monotonic()
+        list_place(places.source, prepared, problems=[])
+        listed = time.monotonic()
+        if look(places, prepared, settle_s=0).pending:
+            raise RuntimeError("the sensor takes sources for new that are in the table")
+        listing.append(listed - began)
+        looking.append(time.monotonic() - listed)
+    return median(listing), median(looking)
 
 
 @contextmanager
@@ -112,6 +139,11 @@ def conclude(rows: list[Row]) -> list[str]:
         f"{each['arm']}: {each['microbatch_s']:.2f} s a microbatch in all, {CONCURRENCY} at a time; while it runs, the "
         f"server answers in {each['server_p50_ms']:.0f} ms, 95% of the time within {each['server_p95_ms']:.0f} ms, "
         f"always within {each['server_max_ms']:.0f} ms"
+        for each in rows
+    ]
+    lines += [
+        f"{each['arm']}: the sensor looks at {each['items']:,} sources that it has seen in {each['look_s']:.2f} s, "
+        f"{each['list_s']:.2f} s to list them"
         for each in rows
     ]
     calls = {each["arm"]: each["api_calls_by_work"] for each in rows}

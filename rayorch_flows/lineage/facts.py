@@ -14,7 +14,7 @@ from typing import NamedTuple
 from rayorch_flows.lineage.index import PlanIndex
 from rayorch_flows.lineage.ready import ReadyQueue
 from rayorch_flows.program.outcomes import Cause, CauseKind
-from rayorch_flows.program.plan import Batching, PortKind
+from rayorch_flows.program.plan import Batching, Options, PortKind
 
 NOT_EXPANDED = -1
 NO_BLOCK = -3
@@ -134,15 +134,7 @@ class Microbatch:
         self.paused = False
         self.domains = [DomainState() for _ in plan.domains]
         self.ports = [PortState() for _ in plan.ports]
-        self.calls = [
-            CallState(
-                ReadyQueue(
-                    window=plan.modules[call.module].options.slow_start,
-                    parent_bound=plan.modules[call.module].options.batching is Batching.PARENT_BOUND,
-                )
-            )
-            for call in plan.calls
-        ]
+        self.calls = [CallState(_queue(plan.modules[call.module].options)) for call in plan.calls]
         # Where each reduce stands in its scan over members and values, by parent Entity.
         self.members_seen = {p.id: array("i") for p in plan.ports if p.kind is PortKind.REDUCE}
         self.values_seen = {p.id: array("i") for p in plan.ports if p.kind is PortKind.REDUCE}
@@ -187,3 +179,12 @@ class Microbatch:
             else:
                 entities = [child for parent in entities for child in state.children(parent)]
         return entities
+
+
+def _queue(options: Options) -> ReadyQueue:
+    """The ready queue of a Call with such options: a turn is what its actors can hold."""
+    return ReadyQueue(
+        window=options.slow_start,
+        turn=options.replicas * options.max_in_flight * options.batch_size,
+        parent_bound=options.batching is Batching.PARENT_BOUND,
+    )

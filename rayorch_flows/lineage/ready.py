@@ -5,6 +5,9 @@ of their numbers, so the queue is a FIFO, and a range of a thousand siblings cos
 
 Slow start (ours): each parent has a window of dispatched but uncommitted Grains that grows by one with every commit.
 A parent whose window is full is set aside, and the Grains behind it go first.
+
+Turns (ours, with slow start): a parent of thousands would keep the small ones behind it waiting until its own last
+Grain. Once the first parent is a whole turn of Grains ahead of the others, they go first until they have had as many.
 """
 
 from __future__ import annotations
@@ -24,18 +27,23 @@ class Run(NamedTuple):
 
 
 class ReadyQueue:
-    """Ready Grains of one Call and microbatch, by parent. ``window``: first window w0, 0 without slow start.
+    """Ready Grains of one Call and microbatch, by parent. ``window``: first window w0, 0 without slow start; ``turn``:
+    Grains by which the first parent may be ahead of those behind it.
 
     ``size`` Grains are ready; ``open`` of them could leave now without leaving a window.
     """
 
     __slots__ = (
+        "_ahead",
+        "_behind_first",
+        "_first",
         "_flying",
         "_held",
         "_open",
         "_order",
         "_queued",
         "_runs",
+        "_turn",
         "_window",
         "_windows",
         "open",
@@ -43,7 +51,7 @@ class ReadyQueue:
         "size",
     )
 
-    def __init__(self, *, window: int, parent_bound: bool) -> None:
+    def __init__(self, *, window: int, turn: int, parent_bound: bool) -> None:
         self.parent_bound = parent_bound
         self.size = 0
         self.open = 0
@@ -55,6 +63,10 @@ class ReadyQueue:
         self._held: dict[int, None] = {}
         self._flying: dict[int, int] = {}
         self._windows: dict[int, int] = {}
+        self._turn = turn
+        self._first = ROOT_PARENT
+        self._ahead = 0  # Grains that the first parent has had more than the others since it came first
+        self._behind_first = False
 
     def push(self, parent: int, sequence: int, grains: Sequence[int]) -> None:
         """Append a run of siblings; ``sequence`` must not decrease from push to push."""
@@ -82,8 +94,12 @@ class ReadyQueue:
         ``ignore_windows`` serves the parents set aside once the others give nothing more.
         """
         taken: list[int] = []
+        passed = heappop(self._order) if self._has_had_its_turn() else None
         while len(taken) < limit:
             self._drop_stale()
+            if not self._order and passed:
+                heappush(self._order, passed)
+                passed = None
             if not self._order:
                 break
             parent = self._order[0][1]
@@ -97,6 +113,8 @@ class ReadyQueue:
                 while parent in self._runs and (room := self._room(parent, limit - len(taken))) > 0:
                     self._pull(parent, room, taken)
                 break
+        if passed:
+            heappush(self._order, passed)
         if ignore_windows and len(taken) < limit and not (self.parent_bound and taken):
             self._take_held(limit, taken)
         self.size -= len(taken)
@@ -142,6 +160,18 @@ class ReadyQueue:
             return limit
         return min(limit, self._windows.get(parent, self._window) - self._flying.get(parent, 0))
 
+    def _has_had_its_turn(self) -> bool:
+        """Whether the first parent is to let those behind it go first."""
+        self._drop_stale()
+        if not self._window or len(self._order) < 2:
+            return False
+        first = self._order[0][1]
+        if first != self._first:
+            self._first, self._ahead, self._behind_first = first, 0, False
+        elif not 0 < self._ahead < self._turn:
+            self._behind_first = self._ahead > 0
+        return self._behind_first
+
     def _drop_stale(self) -> None:
         """Heap entries of parents that a barrier removed, or whose head moved on, go when they come up."""
         while self._order:
@@ -161,6 +191,8 @@ class ReadyQueue:
         if not left:
             del self._queued[parent]
         self.dispatched(parent, len(part))
+        ahead = self._ahead + (len(part) if parent == self._first else -len(part))
+        self._ahead = max(0, min(self._turn, ahead))
         if len(part) < len(grains):
             runs[0] = Run(sequence, grains[len(part) :])
             return

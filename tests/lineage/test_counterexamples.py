@@ -94,7 +94,7 @@ def test_a_poisonous_grain_among_microbatches_fails_alone() -> None:
 
 def test_a_dropped_members_value_that_comes_after_its_parents_reduce_goes_with_the_source_item() -> None:
     """The reduce does not wait for what lies below dropped members: it is born when its consumer is done."""
-    options = Options(batch_size=1, max_in_flight=1)
+    options = Options(batch_size=1, max_in_flight=1, slow_start=0)
     plan = program(
         Source("list"), Expand((0,)), call(0, 1, roles=MASK), Filter(1, 2), call(1, 1, roles=LIST), Expand((4,)),
         Reduce((5,)), Reduce((6,), 3), call(2, 7), outputs=[8], options=options,

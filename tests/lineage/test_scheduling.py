@@ -65,6 +65,34 @@ def test_a_window_grows_by_one_with_every_commit() -> None:
     assert reserved(driver) == [(0, 2), (0, 3), (0, 4), (0, 5), (1, 2), (1, 3)]
 
 
+def test_a_large_parent_and_the_small_ones_behind_it_take_turns() -> None:
+    driver = pages_of(40, *[1] * 8, batch_size=2, slow_start=40, max_in_flight=2)
+    order: list[int] = []
+    while batch := reserved(driver):
+        order += [path[0] for path in batch]
+        driver.answer((1, 0), None)
+    assert order == [0] * 4 + [1, 2, 3, 4] + [0] * 4 + [5, 6, 7, 8] + [0] * 32
+
+
+def test_parent_bound_batches_take_turns_too() -> None:
+    bound = Batching.PARENT_BOUND
+    driver = pages_of(9, *[1] * 5, batch_size=2, slow_start=40, max_in_flight=1, batching=bound)
+    order: list[tuple[int, int]] = []
+    while batch := reserved(driver):
+        order.append((batch[0][0], len(batch)))
+        driver.answer((1, 0), None)
+    assert order == [(0, 2), (1, 1), (2, 1), (0, 2), (3, 1), (4, 1), (0, 2), (5, 1), (0, 2), (0, 1)]
+
+
+def test_without_slow_start_a_queue_is_first_in_first_out() -> None:
+    driver = pages_of(9, 1, batch_size=2, slow_start=0, max_in_flight=1)
+    order: list[int] = []
+    while batch := reserved(driver):
+        order += [path[0] for path in batch]
+        driver.answer((1, 0), None)
+    assert order == [0] * 9 + [1]
+
+
 def failing(mode: str, **options: Any) -> Driver:
     policy = getattr(RecoveryPolicy, mode)(**options)
     return pages_of(6, batch_size=2, slow_start=0, recovery=policy, max_in_flight=1)

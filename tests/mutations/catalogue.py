@@ -314,6 +314,18 @@ MUTANTS = (
         "return limit",
     ),
     Mutant(
+        "a large parent never lets the others go first",
+        "ready.py",
+        "        return self._behind_first\n",
+        "        return False\n",
+    ),
+    Mutant(
+        "a parent that let the others go first is lost",
+        "ready.py",
+        "        if passed:\n            heappush(self._order, passed)\n        if ignore",
+        "        if ignore",
+    ),
+    Mutant(
         "a batch overflows its limit",
         "reservation.py",
         "    limit = options.batch_size\n",
