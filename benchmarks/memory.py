@@ -5,6 +5,7 @@ The model is slower than the renderers, so that without a budget every page woul
 
 from __future__ import annotations
 
+import os
 import tempfile
 import threading
 import time
@@ -14,7 +15,6 @@ from typing import Any
 import ray
 
 from benchmarks.harness import Job, Row, row
-from benchmarks.systems.local_ray import local_ray
 from rayorch_flows import Executor, F, Pipeline, Port, RayModule
 from rayorch_flows.stages.pdf import OpenPdf, PageImage, Render
 from rayorch_flows.stages.pdfwriter import PdfWriter, text_content
@@ -28,6 +28,7 @@ SMALL = 1_000
 BUDGET = 128 * 1024 * 1024
 STORE = 1024 * 1024 * 1024
 LOOK_S = 0.06
+_OWN_RAY: dict[str, Any] = {"num_cpus": 4, "object_store_memory": STORE, "_temp_dir": os.environ.get("BENCHMARKS_RAY")}
 
 
 class Look:
@@ -86,7 +87,7 @@ def measure(job: Job) -> Row:
     with tempfile.TemporaryDirectory(prefix="bench-pdf-", dir="/tmp") as name:
         folder = Path(name)
         uris = [_write(folder, "long", pages), *(_write(folder, f"small-{index}", 1) for index in range(small))]
-        with local_ray(store_bytes=STORE), Executor(Documents()) as executor:
+        with Executor(Documents(), ray_init_kwargs=_OWN_RAY) as executor:
             executor.run(uris[1:3])
             watch = StoreWatch()
             watch.start()

@@ -290,7 +290,10 @@ def _token_file(home: Home) -> Path:
 
 
 def _set_environment(home: Home) -> None:
-    """Token authentication for the embedded cluster."""
+    """For the embedded cluster: token authentication, and what an Executor's own Ray has, too."""
+    from rayorch_flows.runtime.session import free_objects_soon
+
+    free_objects_soon()
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     _use_token("RAY_AUTH_TOKEN_PATH", str(_token_file(home)))

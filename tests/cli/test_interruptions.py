@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import time
 from pathlib import Path
@@ -26,6 +27,16 @@ def files(count: int) -> dict[str, str]:
     return {f"f{number:02}": "\n".join(f"line {n}" for n in range(4)) for number in range(count)}
 
 
+def raylet_environment(command: int) -> list[str]:
+    """The environment of the Ray that a command has started."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it may end meanwhile
+            name, _, rest = (folder / "stat").read_text().partition("(")[2].rpartition(")")
+            if name == "raylet" and int(rest.split()[1]) == command:
+                return (folder / "environ").read_text().split("\0")
+    raise AssertionError("the command has no raylet")
+
+
 def test_a_killed_command_run_again_gives_the_same_table_and_redoes_no_finished_microbatch(bare_lab: Lab) -> None:
     """SIGKILL in the middle, with everything embedded: Ray and the server end by themselves, or are used again."""
     lab = bare_lab
@@ -33,6 +44,7 @@ def test_a_killed_command_run_again_gives_the_same_table_and_redoes_no_finished_
     table = lab.directory / "table"
     running = lab.start_ingest(source, table, "--microbatch-size", "4", "--concurrency", "1", **SLOW)
     running.wait_for("Microbatch ")
+    assert "RAY_free_objects_period_milliseconds=100" in raylet_environment(running.process.pid), "for byte budgets"
     assert running.send(signal.SIGKILL).status == -signal.SIGKILL
     committed = {stem for stem, _, _ in outcomes(table)}
     assert 4 <= len(committed) < 12, "killed too early or too late for this test"
