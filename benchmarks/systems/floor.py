@@ -117,14 +117,13 @@ def call_cost_s(calls: int = 2_000) -> tuple[float, float]:
 
 
 def pdf(uris: list[str], *, actors: int, **_: Any) -> Measured:
-    """A process pool, one document a task, the largest first, as one would write it by hand."""
-    by_size = sorted(uris, key=os.path.getsize, reverse=True)
+    """A process pool, one document a task, as one would write it by hand."""
     with ProcessPoolExecutor(actors, multiprocessing.get_context("spawn"), initializer=_make_document) as pool:
-        list(pool.map(_one_document, by_size[-actors:]))
+        list(pool.map(_one_document, uris[-actors:]))
         began = time.time()
-        records = dict(zip(by_size, pool.map(_one_document, by_size), strict=True))
+        records = list(pool.map(_one_document, uris))
         wall_s = time.time() - began
-    return Measured(began, wall_s, [records[uri] for uri in uris], len(uris))
+    return Measured(began, wall_s, records, len(uris))
 
 
 def vlm(documents: workloads.Documents, *, actors: int, **_: Any) -> Measured:
