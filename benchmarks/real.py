@@ -18,7 +18,7 @@ from rayorch_flows.stages.sample import make_sample
 
 SYSTEMS = ("rayorch_flows", "raydata", "floor")
 ARMS = ("pdf", "vlm")
-SCALE = 10.0
+SCALE = 1.0
 
 CORPUS = "RAYORCH_FLOWS_CORPUS"
 ROOT = Path(__file__).resolve().parent.parent
