@@ -1,7 +1,8 @@
 """Real work: the PDF flow on real files, and a small vision-language model, whose batches pay on a CPU too.
 
 ``pdf`` runs over the shared corpus where there is one, else over the sample; ``--scale 10`` takes every tenth file. The
-largest file comes first, for every system, as whoever wants a short tail sorts them. ``vlm`` needs the extra of that name. All systems call the same stage code with the same batch limits.
+largest file comes first, for every system, as whoever wants a short tail sorts them. ``vlm`` needs the extra of that
+name. All systems call the same stage code with the same batch limits.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def corpus(scale: float) -> list[str]:
-    """Files to ingest, the largest first: every ``scale``-th of the corpus by size, so that shares have the same tail."""
+    """Files to ingest, the largest first: every ``scale``-th of the corpus by size, for the same tail."""
     places = [Path(os.environ[CORPUS])] if CORPUS in os.environ else [ROOT.parent / "shared" / "corpus" / "pdf_ok"]
     folder = next((place for place in places if place.is_dir()), None)
     if folder is None:

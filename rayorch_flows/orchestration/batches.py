@@ -33,14 +33,22 @@ class Batches:
     board: Board
 
     async def run(self, manifests: list[Manifest], parent: UUID) -> tuple[list[MicrobatchSummary], bool]:
-        """Run them all, no more than ``concurrency`` at once; also say whether somebody cancelled the ingest."""
+        """Run them all, no more than ``concurrency`` at once; also say whether somebody cancelled the ingest.
+
+        When one finds that the Pipeline cannot run here, those behind it are not started.
+        """
         turns = asyncio.Semaphore(self.concurrency)
         async with watched(parent) as family:
+            unavailable: list[str] = []
 
             async def run(manifest: Manifest) -> MicrobatchSummary:
                 async with turns:
+                    if unavailable:
+                        return _without_result(manifest, unavailable[0])
                     part = await self._one(manifest, family)
                 self.story.microbatch(part)
+                if part.unavailable:
+                    unavailable.append(part.error)
                 return part
 
             async with asyncio.TaskGroup() as group:

@@ -17,8 +17,10 @@ from prefect.client.orchestration import PrefectClient, get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterIdempotencyKey
 from prefect.client.schemas.objects import FlowRun
 from prefect.deployments import arun_deployment
+from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelling
 
+from rayorch_flows.errors import UsageError
 from rayorch_flows.orchestration.endurance import patiently
 from rayorch_flows.orchestration.summary import MicrobatchSummary
 from rayorch_flows.orchestration.unit import take_summary
@@ -33,6 +35,18 @@ _POLL_S: Final = 1.0
 def idempotency_key(table: str, manifest: Manifest, number: int) -> str:
     content = f"{table} {manifest.semantic_fingerprint} {manifest.microbatch_id} {number}"
     return "rayorch-" + hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+
+
+async def expect_deployment(deployment: str) -> None:
+    """Fail clearly, before anything is written, if there is no such deployment."""
+    async with get_client() as client:
+        try:
+            await patiently(client.read_deployment_by_name, deployment)
+        except (ObjectNotFound, ValueError):
+            raise UsageError(
+                f"there is no deployment {deployment!r}",
+                next_step="give it as flow/name; prefect deployment ls lists them, prefect deploy --all makes ours",
+            ) from None
 
 
 async def run_deployed(

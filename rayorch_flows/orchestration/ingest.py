@@ -25,6 +25,8 @@ from rayorch_flows.orchestration import cluster as clusters
 from rayorch_flows.orchestration import events, progress
 from rayorch_flows.orchestration.batches import Batches
 from rayorch_flows.orchestration.call_settings import CallSettings
+from rayorch_flows.orchestration.deployed import expect_deployment
+from rayorch_flows.orchestration.endings import in_one_message
 from rayorch_flows.orchestration.endurance import patiently
 from rayorch_flows.orchestration.engines import drain_predecessors
 from rayorch_flows.orchestration.places import SourcePlace, find_places, handed_on
@@ -63,6 +65,7 @@ def _run_name() -> str:
 
 
 @flow(name="ingest", flow_run_name=_run_name, persist_result=False)
+@in_one_message
 async def ingest(
     source: str,
     table: str,
@@ -101,6 +104,8 @@ async def ingest(
     places = await patiently(find_places, table, source, cluster, engine)
     if deployment is None:
         await asyncio.to_thread(clusters.check, places.cluster)
+    else:
+        await expect_deployment(deployment)
     prepared = (await asyncio.to_thread(prepare, flow)).tuned(places.tuning)
     board.stage = "listing sources"
     record_table = record_table_of(places.table, prepared)

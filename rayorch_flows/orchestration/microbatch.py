@@ -18,6 +18,7 @@ from rayorch_flows.errors import ExecutionError, InfrastructureError
 from rayorch_flows.orchestration import cluster as clusters
 from rayorch_flows.orchestration import events
 from rayorch_flows.orchestration.call_settings import CallSettings
+from rayorch_flows.orchestration.endings import in_one_message, without_retries
 from rayorch_flows.orchestration.endurance import patiently
 from rayorch_flows.orchestration.engine_run import StopAsked, run_in_engine_host
 from rayorch_flows.orchestration.places import find_places
@@ -29,7 +30,7 @@ from rayorch_flows.orchestration.running import CANCELLED, inside_its_parent, st
 from rayorch_flows.orchestration.summary import CallSummary, MicrobatchSummary, merge_calls
 from rayorch_flows.orchestration.task_runner import SharedRayTaskRunner
 from rayorch_flows.orchestration.unit import leave_summary, open_unit, record_table_of
-from rayorch_flows.program.outcomes import Cause
+from rayorch_flows.program.outcomes import Cause, CauseKind
 
 RETRIES: Final = 2
 
@@ -78,6 +79,7 @@ def _run_name() -> str:
     task_runner=cast("Any", SharedRayTaskRunner()),
     persist_result=False,
 )
+@in_one_message
 async def ingest_microbatch(
     table: str,
     flow: str,
@@ -120,6 +122,9 @@ async def ingest_microbatch(
     try:
         async with stoppable(UUID(run_id) if run_id else None) as asked:
             aborted = await run_in_engine_host(unit, prepared, places.cluster, summary, logger, asked)
+        if aborted is not None and aborted.kind is CauseKind.UNAVAILABLE and (last or not aborted.retryable):
+            summary.unavailable = True
+            raise InfrastructureError(aborted.message)
         if not last:
             _ask_for_retry(aborted, await asyncio.to_thread(unit.retryable))
         await asyncio.to_thread(unit.commit, summary, summary.flow_run_id, attempt, aborted)
@@ -138,7 +143,9 @@ async def ingest_microbatch(
     except StopAsked:
         error = MicrobatchCancelled(CANCELLED, summary)
     except Exception as raised:
-        if not last:
+        if summary.unavailable:
+            await without_retries(run_id)
+        elif not last:
             before.calls.append(summary.calls)
             before.engine_s += summary.engine_s
             raise

@@ -33,6 +33,7 @@ from prefect.states import AwaitingRetry, Cancelled, Crashed
 from pydantic import BaseModel, Field
 
 from rayorch_flows.orchestration import engines
+from rayorch_flows.orchestration.endings import in_one_message
 from rayorch_flows.orchestration.places import ClusterPlace, cluster_place
 from rayorch_flows.orchestration.settings import given_ray_address
 
@@ -58,6 +59,7 @@ class Reconciled(BaseModel):
 
 
 @flow(name="reconcile", persist_result=False)
+@in_one_message
 async def reconcile(
     silent_s: float = 450.0, resubmissions: int = 3, horizon_h: float = 24.0, cluster: str | None = None
 ) -> Reconciled:

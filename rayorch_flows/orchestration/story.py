@@ -23,6 +23,9 @@ class Story:
     def work(self, work: IngestPlan, problems: list[str]) -> None:
         for problem in problems:
             self.say(f"Not readable, left out: {problem}")
+        if not work.listed:
+            self.say("No file of the source counts, by the flow's patterns or the block's: nothing to run")
+            return
         if not work.microbatches:
             self.say(f"{work.listed} sources, all of them in the table already: nothing to run")
             return

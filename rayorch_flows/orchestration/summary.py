@@ -82,7 +82,8 @@ class FailureLine(BaseModel):
 
 class MicrobatchSummary(BaseModel):
     """One microbatch, as its flow run leaves it. ``staged`` parents were there before this attempt; times and Calls
-    count all attempts that were made in one process."""
+    count all attempts that were made in one process. ``unavailable``: nothing of the Pipeline can run until somebody
+    mends its Functions or the cluster, so other microbatches need not try."""
 
     microbatch: str
     flow_run_id: str = ""
@@ -102,6 +103,7 @@ class MicrobatchSummary(BaseModel):
     failures: list[FailureLine] = Field(default_factory=list[FailureLine])
     calls: list[CallSummary] = Field(default_factory=list[CallSummary])
     error: str = ""
+    unavailable: bool = False
 
 
 class IngestSummary(BaseModel):

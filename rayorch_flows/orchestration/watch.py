@@ -15,6 +15,7 @@ from prefect import flow, get_run_logger
 from pydantic import BaseModel
 
 from rayorch_flows.orchestration.call_settings import CallSettings
+from rayorch_flows.orchestration.endings import in_one_message
 from rayorch_flows.orchestration.ingest import ingest, list_place
 from rayorch_flows.orchestration.places import Places, find_places
 from rayorch_flows.orchestration.prepared import PreparedFlow, prepare
@@ -38,6 +39,7 @@ class Look(BaseModel):
 
 
 @flow(name="watch-source", persist_result=False)
+@in_one_message
 async def watch_source(
     source: str,
     table: str,

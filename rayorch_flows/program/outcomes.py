@@ -49,6 +49,8 @@ class CauseKind(StrEnum):
     FUNCTION_ERROR = "function_error"
     CONTRACT = "contract"
     CANCELLED = "cancelled"
+    UNAVAILABLE = "unavailable"
+    """No actor of a Call can be had, or the engine gave up: of a microbatch that was not run, never of an Item."""
 
 
 RETRYABLE_KINDS: Final = frozenset(

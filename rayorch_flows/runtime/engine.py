@@ -26,7 +26,7 @@ from rayorch_flows.lineage.protocol import (
     MicrobatchDone,
     SourceTerminal,
 )
-from rayorch_flows.program.outcomes import Cause
+from rayorch_flows.program.outcomes import Cause, CauseKind
 from rayorch_flows.program.plan import Plan
 from rayorch_flows.runtime.contract import ContractError
 from rayorch_flows.runtime.faults import abort_error
@@ -288,11 +288,11 @@ class Engine:
         self._telemetry.ended(state)
         submission.listener.ended(End(submission.id, state, error, cause, active.grains, elapsed))
 
-    def _end_all(self, error: RayorchFlowsError | None) -> None:
+    def _end_all(self, error: RayorchFlowsError | None, cause: Cause | None = None) -> None:
         state = EndState.CANCELLED if error is None else EndState.ABORTED
         for active in list(self._active.values()):
             self._traffic.machine.cancel(active.submission.id)
-            self._end(active, state, error)
+            self._end(active, state, error, cause)
 
     def _restart(self, active: Active) -> None:
         submission = active.submission
@@ -323,7 +323,7 @@ class Engine:
                 self._traffic.lose(replica, AttemptFailure.WORKER_DIED, "its worker died")
             pool.check_placement(now)
             if pool.failure is not None and self._active:
-                self._end_all(pool.failure)
+                self._end_all(pool.failure, Cause(CauseKind.UNAVAILABLE, str(pool.failure), pool.module.name))
         for active in self._active.values():
             if active.submission.watched:
                 counts = self._counts(active.submission.id)

@@ -30,6 +30,8 @@ from rayorch_flows.runtime.worker import Worker
 
 _log = logging.getLogger(__name__)
 
+_CONSTRUCT: Final = "construct it in a plain Python session with the same arguments"
+_INSTALL: Final = "install it where the workers run, or send it along with a runtime_env"
 MAX_LOAD_DEATHS: Final = 3
 """Actors of one pool that may die one after the other before their Function is constructed."""
 TOO_LARGE_S: Final = 15.0
@@ -213,7 +215,7 @@ class Pool:
             error = ExecutionError(
                 f"the Function of {self.module.name!r} cannot be constructed: {value.message}",
                 where=self._where(),
-                next_step="construct it in a plain Python session with the same arguments",
+                next_step=_INSTALL if value.message.startswith("ModuleNotFoundError") else _CONSTRUCT,
             )
             if value.traceback:
                 error.add_note(value.traceback)

@@ -195,5 +195,5 @@ def _as_cause(error: RayorchFlowsError | None) -> Cause | None:
     if error is None:
         return None
     if error.fault is Fault.INFRASTRUCTURE:
-        return Cause(CauseKind.WORKER_CRASH, str(error), retryable=True)
+        return Cause(CauseKind.UNAVAILABLE, str(error), retryable=True)
     return Cause(CauseKind.FUNCTION_ERROR, str(error))

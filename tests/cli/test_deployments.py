@@ -35,6 +35,7 @@ def test_deploying_twice_makes_no_duplicates(deployed: Lab) -> None:
         assert all(field.get("description") for field in described.values()), each["name"]
     automations = deployed.api("automations/filter")
     assert [each["name"] for each in automations] == ["wake watch-source"]
+    assert automations[0]["trigger"]["within"] == 10, "a burst of events wakes the sensor once"
     named = deployments(deployed)
     assert named["reconcile"]["schedules"][0]["active"]
     assert named["watch-source"]["concurrency_options"]["collision_strategy"] == "CANCEL_NEW"
@@ -65,6 +66,19 @@ def test_microbatches_run_in_processes_of_their_own(deployed: Lab) -> None:
     assert not list((table / "_rayorch_flows" / "summaries").glob("*"))
 
 
+def test_a_microbatch_deployment_that_is_not_there_is_told_before_anything_is_written(deployed: Lab) -> None:
+    source = deployed.corpus("nowhere", a="1")
+    table = deployed.directory / "nowhere-table"
+    log = deployed.directory / "worker.log"
+    before = log.stat().st_size
+    run = start(deployed, "ingest", source=str(source), table=str(table), flow=TOY, deployment="ingest-microbatch/nope")
+    run = finished(deployed, run)
+    assert run["state_type"] == "FAILED"
+    assert run["state"]["message"].startswith("there is no deployment 'ingest-microbatch/nope'\n  next: ")
+    assert not table.exists()
+    assert "Traceback" not in log.read_text()[before:]
+
+
 def test_a_burst_of_events_ingests_every_file_once(deployed: Lab) -> None:
     """Events wake the sensor, which finds out by itself what is there: duplicates and floods do no harm."""
     source = deployed.corpus("inbox")
@@ -86,6 +100,7 @@ def test_a_burst_of_events_ingests_every_file_once(deployed: Lab) -> None:
         )
         return [run for run in runs if run["deployment_id"] == sensor]
 
+    assert len(sensors("COMPLETED", "CANCELLED", "SCHEDULED", "PENDING", "RUNNING")) < 10, "200 events, few runs"
     waiting = ("SCHEDULED", "PENDING", "RUNNING")
     assert processes.wait_until(lambda: not sensors(*waiting), PATIENCE_S, 1), "sensor runs pile up"
     assert len(stems(table)) == 10

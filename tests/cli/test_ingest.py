@@ -11,6 +11,8 @@ import pytest
 from rayorch_flows.records.table import RecordTable
 from tests.cli.lab import Finished, Lab
 
+UNAVAILABLE = str(Path(__file__).parents[1] / "orchestration" / "unavailable_flow.py") + ":FLOW"
+
 pytestmark = [pytest.mark.prefect, pytest.mark.ray, pytest.mark.slow]
 
 
@@ -172,6 +174,49 @@ def test_an_aborted_microbatch_is_accounted_for_and_seen(lab: Lab) -> None:
     assert run["run_count"] == 3
     artifacts = lab.api("artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [run["id"]]}}})
     assert "poison in the batch" in _report(artifacts)
+
+
+@pytest.mark.parametrize(
+    ("lacks", "said", "next_step"),
+    [
+        (
+            "gpu",
+            "no actor of 'read' could be placed within 15 s: each asks for {'num_cpus': 0, 'num_gpus': 1}",
+            "ask for",
+        ),
+        (
+            "package",
+            "the Function of 'read' cannot be constructed: ModuleNotFoundError",
+            "install it where the workers",
+        ),
+    ],
+)
+def test_a_pipeline_that_cannot_run_here_says_so_and_costs_no_source_its_row(
+    lab: Lab, lacks: str, said: str, next_step: str
+) -> None:
+    source = lab.corpus(f"lacks-{lacks}", **{f"f{n}": "1" for n in range(5)})
+    table = lab.directory / f"lacks-{lacks}-table"
+    command = ("ingest", source, "--table", table, "--flow", UNAVAILABLE, "--json", "--microbatch-size", "1")
+    finished = lab.run(*command, RAYORCH_TOY_LACKS=lacks)
+    assert finished.status == 3, finished.output
+    assert said in finished.output
+    assert next_step in finished.output
+    assert "Traceback" not in finished.output
+    assert finished.output.count("is not committed") == 2, "two run at once, and those behind them need not try"
+    assert rows(table) == {}
+    runs = lab.api("flow_runs/filter", {"flow_runs": {"state": {"type": {"any_": ["FAILED"]}}}})
+    ours = [run for run in runs if run["parameters"].get("table") == str(table) and "microbatch" in run["parameters"]]
+    assert [run["run_count"] for run in ours] == [1, 1], "trying again would not help"
+    mended = lab.run(*command)
+    assert mended.status == 0, mended.output
+    assert len(rows(table)) == 5
+
+
+def test_an_empty_source_says_so(lab: Lab) -> None:
+    source = lab.corpus("nothing")
+    finished = lab.ingest(source, lab.directory / "nothing-table")
+    assert finished.status == 0
+    assert "No file of the source counts" in finished.output
 
 
 def test_the_error_budget(lab: Lab) -> None:
