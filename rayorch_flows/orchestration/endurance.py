@@ -36,6 +36,17 @@ async def patiently(
         await asyncio.sleep(_AGAIN_S)
 
 
+def wait_no_more() -> None:
+    """Let this process's requests fail at once from now on when no server answers.
+
+    A flow run that is stopped says so to the server, and cannot be cancelled while it does: a minute each, with
+    Prefect's own retries.
+    """
+    from prefect.settings.context import get_current_settings
+
+    get_current_settings().client.max_retries = 0
+
+
 def server_is_away(error: BaseException) -> bool:
     """Whether the request failed because no server answered it, not because of what it asked."""
     seen: BaseException | None = error

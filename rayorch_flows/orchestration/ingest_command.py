@@ -12,11 +12,13 @@ from rich.console import Console
 from rayorch_flows.errors import RayorchFlowsError
 from rayorch_flows.orchestration import cluster as clusters
 from rayorch_flows.orchestration.display import displayed
+from rayorch_flows.orchestration.endurance import wait_no_more
 from rayorch_flows.orchestration.named import named_cluster
 from rayorch_flows.orchestration.places import is_block
 from rayorch_flows.orchestration.prepared import prepare
 from rayorch_flows.orchestration.problems import check_numbers
 from rayorch_flows.orchestration.progress import showing
+from rayorch_flows.orchestration.server import Server, health_trouble
 from rayorch_flows.orchestration.session import session
 from rayorch_flows.orchestration.summary import IngestSummary
 from rayorch_flows.orchestration.summary_text import summary_text
@@ -35,8 +37,12 @@ def run_ingest(parameters: dict[str, Any], *, as_json: bool, verbose: bool) -> i
     if not is_block(parameters["cluster"]):
         clusters.check(named_cluster(parameters["cluster"]))
     console = Console()
-    with session(verbose=verbose, meanwhile=_import_flows):
-        result = asyncio.run(_run(parameters, console))
+    with session(verbose=verbose, meanwhile=_import_flows) as server, asyncio.Runner() as runner:
+        try:
+            result = runner.run(_run(parameters, console, server))
+        except BaseException:
+            _stop_waiting(server)
+            raise
     if not isinstance(result, IngestSummary):
         if isinstance(result, RayorchFlowsError) or not isinstance(result, Exception):
             raise result
@@ -51,12 +57,26 @@ def _import_flows() -> None:
     importlib.import_module("rayorch_flows.orchestration.ingest")
 
 
-async def _run(parameters: dict[str, Any], console: Console) -> IngestSummary | BaseException:
+def _stop_waiting(server: Server) -> None:
+    """Before the flows are cancelled: they tell the server, if it is there."""
+    if health_trouble(server.api_url):
+        wait_no_more()
+
+
+async def _run(parameters: dict[str, Any], console: Console, server: Server) -> IngestSummary | BaseException:
     from rayorch_flows.orchestration.ingest import ingest
 
     run: Any = ingest
 
     async with displayed(console) as board:
         with showing(board):
-            state: Any = await run(**parameters, return_state=True)
+            running: asyncio.Task[Any] = asyncio.create_task(run(**parameters, return_state=True))
+            try:
+                state = await asyncio.shield(running)
+            except asyncio.CancelledError:  # Ctrl-C
+                _stop_waiting(server)
+                if not running.cancelling():
+                    running.cancel()
+                await asyncio.gather(running, return_exceptions=True)
+                raise
             return board.summary or await state.aresult(raise_on_failure=False)

@@ -3,6 +3,7 @@
 Commands that run at the same time share one embedded server. ``server.json`` in the home names the server's process
 and the processes that use it; it is read and written under a file lock. The last user stops the server, and the server
 itself stops when it finds that all its users are gone (``server_main``), so a killed command leaves nothing for long.
+A server that ends under its users is started again by one of them, at the same port (``server_keeper``).
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ import subprocess
 import sys
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from rayorch_flows.errors import InfrastructureError
 from rayorch_flows.orchestration import processes
@@ -31,6 +34,8 @@ from rayorch_flows.orchestration.settings import (
     Home,
     given_api_url,
 )
+
+PORT_FREE_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +103,31 @@ def claim(home: Home) -> Server:
     with locked(home):
         state = read_state(home)
         if state is None or not state.process.alive():
-            with _listening(PREFERRED_PORT) as sock:
-                state = ServerState(_launch(home, sock), int(sock.getsockname()[1]), ())
-        if me not in state.users:
-            state = replace(state, users=(*state.live_users(), me))
-        write_state(home, state)
+            users = () if state is None else state.live_users()
+            state = _start(home, users, (state.port if state is not None and users else PREFERRED_PORT, 0))
+        _join(home, state, me)
     return Server(state.api_url, embedded=True)
+
+
+def runs(home: Home, server: Server) -> bool:
+    """Whether the process of the embedded server is there, at the address that this process knows."""
+    state = read_state(home)
+    return state is not None and state.process.alive() and state.api_url == server.api_url
+
+
+def start_again(home: Home, server: Server) -> bool:
+    """Start the embedded server, whose process is gone, at its port; False if another user has done so meanwhile."""
+    me = ProcessId.current()
+    with locked(home):
+        state = read_state(home)
+        ended = state is None or not state.process.alive()
+        if state is None or ended:
+            port = urllib.parse.urlsplit(server.api_url).port or 0
+            state = _start(home, () if state is None else state.live_users(), (port,))
+        elif state.api_url != server.api_url:
+            raise InfrastructureError(f"it is at {state.api_url} now, not at {server.api_url}")
+        _join(home, state, me)
+    return ended
 
 
 def release(home: Home, server: Server) -> None:
@@ -129,7 +153,7 @@ def wait_answer(home: Home, server: Server) -> None:
     deadline = time.monotonic() + timeout_s
     trouble = "no answer"
     while time.monotonic() < deadline:
-        trouble = _health_trouble(server.api_url)
+        trouble = health_trouble(server.api_url)
         if not trouble:
             return
         if server.embedded:
@@ -178,6 +202,16 @@ def server_environment(home: Home, port: int) -> dict[str, str]:
     }
 
 
+def _start(home: Home, users: tuple[ProcessId, ...], ports: tuple[int, ...]) -> ServerState:
+    """A new process of the server. One that was just killed may hold its port for a moment longer."""
+    with _listening(*ports, patience_s=PORT_FREE_S if users else 0.0) as sock:
+        return ServerState(_launch(home, sock), int(sock.getsockname()[1]), users)
+
+
+def _join(home: Home, state: ServerState, user: ProcessId) -> None:
+    write_state(home, state if user in state.users else replace(state, users=(*state.live_users(), user)))
+
+
 def _launch(home: Home, sock: socket.socket) -> ProcessId:
     """The server inherits the listening socket, so that nobody else can be the one that answers at its port."""
     command = [sys.executable, "-m", "rayorch_flows.orchestration.server_main", str(home.root), str(sock.fileno())]
@@ -194,22 +228,32 @@ def _launch(home: Home, sock: socket.socket) -> ProcessId:
     return ProcessId.of(process.pid)
 
 
-def _listening(preferred: int) -> socket.socket:
-    """A socket that listens on loopback, at the preferred port if that is free."""
-    for port in (preferred, 0):
-        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            sock.bind(("127.0.0.1", port))
-            sock.listen(128)
-        except OSError:
-            sock.close()
-            continue
-        return sock
-    raise InfrastructureError("no free port on 127.0.0.1 for the embedded Prefect server")
+def _listening(*ports: int, patience_s: float = 0.0) -> socket.socket:
+    """A socket that listens on loopback, at the first of these ports that is free; 0 is any."""
+    until = time.monotonic() + patience_s
+    for port in ports:
+        sock = _bound(port)
+        while sock is None and time.monotonic() < until:
+            time.sleep(0.05)
+            sock = _bound(port)
+        if sock is not None:
+            return sock
+    raise InfrastructureError(f"port {ports[0]} on 127.0.0.1 is not free for the embedded Prefect server")
 
 
-def _health_trouble(api_url: str) -> str:
+def _bound(port: int) -> socket.socket | None:
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind(("127.0.0.1", port))
+        sock.listen(128)
+    except OSError:
+        sock.close()
+        return None
+    return sock
+
+
+def health_trouble(api_url: str) -> str:
     """Why the server cannot be used, or nothing."""
     try:
         with urllib.request.urlopen(f"{api_url}/health", timeout=5):

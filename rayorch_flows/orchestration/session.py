@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from types import FrameType
@@ -15,6 +16,7 @@ from typing import Any
 from rayorch_flows.errors import InfrastructureError
 from rayorch_flows.orchestration import server as servers
 from rayorch_flows.orchestration.server import Server
+from rayorch_flows.orchestration.server_keeper import kept
 from rayorch_flows.orchestration.settings import home
 
 
@@ -39,7 +41,8 @@ def session(*, verbose: bool = False, meanwhile: Callable[[], object] | None = N
             if meanwhile is not None:
                 meanwhile()
             servers.wait_answer(place, server)
-            yield server
+            with kept(place, server, _tell):
+                yield server
         except Exception as error:
             if _status(error) in (401, 403):
                 raise InfrastructureError(
@@ -51,6 +54,10 @@ def session(*, verbose: bool = False, meanwhile: Callable[[], object] | None = N
             _close(server)
 
 
+def _tell(line: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
+
+
 def _status(error: BaseException) -> int | None:
     """The HTTP status in an error of Prefect's client."""
     return getattr(getattr(error, "response", None), "status_code", None)
@@ -59,7 +66,7 @@ def _status(error: BaseException) -> int | None:
 def _close(server: Server) -> None:
     """Each step whatever becomes of the one before; a second Ctrl-C does not leave the rest undone."""
     with _uninterrupted():
-        for step in (_drain_prefect, _leave_cluster, lambda: servers.release(home(), server)):
+        for step in (lambda: _drain_prefect(server), _leave_cluster, lambda: servers.release(home(), server)):
             with contextlib.suppress(Exception):
                 step()
 
@@ -70,9 +77,9 @@ def _leave_cluster() -> None:
     cluster.disconnect()
 
 
-def _drain_prefect() -> None:
+def _drain_prefect(server: Server) -> None:
     """Send what Prefect still holds back, while the server is there; later it would wait for it in vain."""
-    if "prefect.events.worker" not in sys.modules:
+    if "prefect.events.worker" not in sys.modules or servers.health_trouble(server.api_url):
         return
     from prefect.events.worker import EventsWorker
     from prefect.logging.handlers import APILogHandler

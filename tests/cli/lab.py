@@ -210,7 +210,7 @@ class GivenServer:
         self.process = processes.ProcessId.of(process.pid)
 
     def wait_answer(self) -> None:
-        assert processes.wait_until(lambda: not server._health_trouble(self.lab.api_url), 120, 0.2)
+        assert processes.wait_until(lambda: not server.health_trouble(self.lab.api_url), 120, 0.2)
 
     def stop(self) -> None:
         """As a service manager does: SIGTERM, and in the end SIGKILL, to all of it."""

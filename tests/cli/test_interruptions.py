@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import time
 from pathlib import Path
@@ -10,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from rayorch_flows.orchestration import processes, server
+from rayorch_flows.orchestration.server_keeper import AGAIN
 from rayorch_flows.records.table import RecordTable
-from tests.cli.lab import Lab
+from tests.cli.lab import GivenServer, Lab
 
 pytestmark = [pytest.mark.prefect, pytest.mark.ray, pytest.mark.slow]
 
@@ -80,6 +82,52 @@ def test_an_interrupted_command_leaves_nothing_running(
     assert processes.wait_until(lambda: not lab.leftovers(), 10, 0.5), lab.leftovers()
     assert server.read_state(lab.home) is None
     assert not list(lab.home.ray_sessions.glob("*"))
+
+
+def test_a_killed_embedded_server_is_started_again_once_and_the_ingest_goes_on(bare_lab: Lab) -> None:
+    """In the middle of an ingest, with another command that shares the server."""
+    lab = bare_lab
+    sharing = lab.start("ui")
+    sharing.wait_for("Ctrl-C")
+    source = lab.corpus("corpus", **files(12))
+    table = lab.directory / "table"
+    running = lab.start_ingest(source, table, "--microbatch-size", "4", "--concurrency", "1", **SLOW)
+    running.wait_for("Microbatch ")
+    before = server.read_state(lab.home)
+    assert before is not None
+    os.kill(before.process.pid, signal.SIGKILL)
+    finished = running.finish()
+    assert finished.status == 0, finished.output
+    assert finished.summary["unaccounted"] == 0
+    assert finished.summary["errors"] == []
+    assert outcomes(table) == [(stem, "present", text.upper()) for stem, text in files(12).items()]
+    after = server.read_state(lab.home)
+    assert after is not None
+    assert (after.port, after.process.alive()) == (before.port, True), "the other command still uses it"
+    assert sharing.send(signal.SIGINT).status in (0, 130)
+    assert (finished.output + sharing.output()).count(AGAIN) == 1, "an orderly end starts nothing"
+    assert processes.wait_until(lambda: not lab.leftovers(), 30, 0.5), lab.leftovers()
+    assert not after.process.alive()
+    assert server.read_state(lab.home) is None
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_command_ends_soon_while_its_server_is_away(
+    bare_lab: Lab, number: signal.Signals, status: int
+) -> None:
+    """A server that is given: an embedded one is not away for long."""
+    lab = bare_lab
+    lab.server = GivenServer(lab)
+    lab.server.wait_answer()
+    source = lab.corpus("corpus", **files(12))
+    running = lab.start_ingest(source, lab.directory / "table", "--microbatch-size", "4", "--concurrency", "1", **SLOW)
+    running.wait_for("Microbatch ")
+    lab.server.stop()
+    began = time.monotonic()
+    finished = running.send(number)
+    assert time.monotonic() - began < 30, "a few seconds; a busy machine may take more"
+    assert finished.status == status, finished.output
+    assert ": what is finished is kept" in finished.output
 
 
 def test_the_server_of_a_killed_command_ends_by_itself(bare_lab: Lab) -> None:

@@ -61,6 +61,61 @@ def test_one_server_is_shared_and_the_last_user_stops_it(home: Home, stranger: P
     assert server.read_state(home) is None
 
 
+@pytest.fixture
+def sleeper(home: Home, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A server that holds its port and does nothing."""
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\nexec sleep 120\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(server.sys, "executable", str(program))
+
+
+def kill(process: ProcessId) -> None:
+    os.kill(process.pid, 9)
+    assert processes.wait_until(lambda: not process.alive(), 10)
+
+
+def users_of_a_killed_server(home: Home, stranger: ProcessId) -> tuple[server.Server, server.ServerState]:
+    claimed = server.claim(home)
+    state = server.read_state(home)
+    assert state is not None
+    server.write_state(home, replace(state, users=(*state.users, stranger)))
+    assert server.runs(home, claimed)
+    kill(state.process)
+    assert not server.runs(home, claimed)
+    return claimed, state
+
+
+@pytest.mark.usefixtures("sleeper")
+def test_a_killed_server_is_started_again_once_at_its_port_for_all_its_users(home: Home, stranger: ProcessId) -> None:
+    claimed, before = users_of_a_killed_server(home, stranger)
+    assert server.start_again(home, claimed)
+    assert not server.start_again(home, claimed), "another user finds it running"
+    after = server.read_state(home)
+    assert after is not None
+    assert after.process != before.process
+    assert (after.port, after.users) == (before.port, (*before.users, stranger))
+    assert server.runs(home, claimed)
+
+
+@pytest.mark.usefixtures("sleeper")
+def test_who_comes_after_a_server_was_killed_starts_it_for_its_users_too(home: Home, stranger: ProcessId) -> None:
+    claimed, before = users_of_a_killed_server(home, stranger)
+    assert server.claim(home) == claimed
+    after = server.read_state(home)
+    assert after is not None
+    assert after.users == (*before.users, stranger)
+    assert not server.start_again(home, claimed)
+
+
+@pytest.mark.usefixtures("sleeper")
+def test_a_server_whose_port_is_taken_meanwhile_is_not_started_elsewhere(home: Home, stranger: ProcessId) -> None:
+    claimed, before = users_of_a_killed_server(home, stranger)
+    with server._listening(before.port), pytest.raises(InfrastructureError, match=f"port {before.port} .* not free"):
+        server.start_again(home, claimed)
+    assert not server.runs(home, claimed)
+
+
 def test_a_given_server_is_used_and_never_stopped(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PREFECT_API_URL", "http://prefect.example:4200/api/")
     given = server.claim(home)
@@ -109,5 +164,5 @@ def test_the_port_is_taken_before_the_server_starts(home: Home) -> None:
     """Nobody else can answer in the place of a server that is still starting."""
     with server._listening(0) as first:
         port = first.getsockname()[1]
-        with server._listening(port) as second:
+        with server._listening(port, 0) as second:
             assert second.getsockname()[1] != port
