@@ -14,6 +14,7 @@ from rayorch_flows.orchestration.progress import Board, finished_part
 from rayorch_flows.orchestration.running import CANCELLED, Family, watched
 from rayorch_flows.orchestration.story import Story
 from rayorch_flows.orchestration.summary import MicrobatchSummary
+from rayorch_flows.orchestration.unit import find_committed
 from rayorch_flows.records.manifest import Manifest
 from rayorch_flows.records.table import RecordTable
 
@@ -63,7 +64,7 @@ class Batches:
                 return await self._here(manifest)
             part = await self._there(self.deployment, manifest, family)
         except Exception as error:
-            return _without_result(manifest, gist(error))
+            part = await asyncio.to_thread(self._as_it_lies, manifest, gist(error))
         self.board.update(part.microbatch, finished_part(part))
         return part
 
@@ -88,7 +89,18 @@ class Batches:
         result: Any = await state.aresult(raise_on_failure=False)
         if isinstance(result, MicrobatchFailed):
             return result.summary
-        return result if isinstance(result, MicrobatchSummary) else _without_result(manifest, gist(result))
+        if isinstance(result, MicrobatchSummary):
+            return result
+        return await asyncio.to_thread(self._as_it_lies, manifest, gist(result))
+
+    def _as_it_lies(self, manifest: Manifest, error: str) -> MicrobatchSummary:
+        """Of a flow run that ended without a summary: it may have committed before the server was away."""
+        noun = self.board.child_noun
+        found = find_committed(self.table, manifest.semantic_fingerprint, manifest.microbatch_id, noun)
+        if found is None:
+            return _without_result(manifest, error)
+        found.error = error
+        return found
 
 
 def _without_result(manifest: Manifest, error: str) -> MicrobatchSummary:

@@ -88,12 +88,7 @@ def open_unit(places: Places, prepared: PreparedFlow, microbatch: str) -> Unit |
     record_table = record_table_of(places.table, prepared)
     manifest = record_table.manifests(prepared.fingerprint).read(microbatch)
     if manifest is None:
-        among = {"microbatch_id": [microbatch], "semantic_fingerprint": [prepared.fingerprint]}
-        rows = record_table.rows(among=among)
-        if rows.num_rows:
-            summary = MicrobatchSummary(microbatch=microbatch, child_noun=prepared.child_noun, sources=rows.num_rows)
-            summary.committed = True
-            count_rows(rows, summary)
+        if summary := find_committed(record_table, prepared.fingerprint, microbatch, prepared.child_noun):
             return summary
         raise TableError(
             f"there is no manifest of microbatch {microbatch}",
@@ -102,6 +97,18 @@ def open_unit(places: Places, prepared: PreparedFlow, microbatch: str) -> Unit |
         )
     staged = record_table.staging(prepared.fingerprint).read(microbatch)
     return Unit(record_table, manifest, staged.missing(manifest), places.source.options)
+
+
+def find_committed(table: RecordTable, fingerprint: str, microbatch: str, child_noun: str) -> MicrobatchSummary | None:
+    """What the table says of a microbatch whose flow run did not come to say it; None if it is not committed."""
+    if table.manifests(fingerprint).read(microbatch) is not None:
+        return None
+    rows = table.rows(among={"microbatch_id": [microbatch], "semantic_fingerprint": [fingerprint]})
+    if not rows.num_rows:
+        return None
+    summary = MicrobatchSummary(microbatch=microbatch, child_noun=child_noun, sources=rows.num_rows, committed=True)
+    count_rows(rows, summary)
+    return summary
 
 
 def leave_summary(table: RecordTable, summary: MicrobatchSummary) -> None:

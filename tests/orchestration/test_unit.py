@@ -10,7 +10,7 @@ from rayorch_flows.errors import TableError
 from rayorch_flows.orchestration.places import Places, SourcePlace, TablePlace
 from rayorch_flows.orchestration.prepared import prepare
 from rayorch_flows.orchestration.summary import MicrobatchSummary
-from rayorch_flows.orchestration.unit import Unit, open_unit, record_table_of
+from rayorch_flows.orchestration.unit import Unit, find_committed, open_unit, record_table_of
 from rayorch_flows.program.outcomes import Cause, CauseKind
 from rayorch_flows.records.lifecycle import clean_up, commit_microbatch, plan_ingest
 from rayorch_flows.records.source import list_sources
@@ -36,8 +36,12 @@ def test_a_microbatch_whose_run_was_killed_after_the_commit_is_found_committed(t
     unit = open_unit(places, prepared, manifest.microbatch_id)
     assert isinstance(unit, Unit)
     assert unit.rows == [0, 1]
+    assert find_committed(table, prepared.fingerprint, manifest.microbatch_id, "lines") is None
     commit_microbatch(table, manifest, flow_run_id="", unfinished=Cause(CauseKind.TIMEOUT, "late"))
     clean_up(table, manifest)
+    said = find_committed(table, prepared.fingerprint, manifest.microbatch_id, "lines")
+    assert said is not None
+    assert (said.committed, said.failed, said.child_noun) == (True, 2, "lines")
     found = open_unit(places, prepared, manifest.microbatch_id)
     assert isinstance(found, MicrobatchSummary)
     assert (found.committed, found.sources, found.failed) == (True, 2, 2)
