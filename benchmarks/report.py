@@ -31,7 +31,7 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
     "simulate": ("items", "busy", "fill", "driver_busy", "call_us", "machine_us_per_batch",
                  "saturates_at_gpus", "one_core_gpus"),
     "ingest": ("items", "wall_s", "microbatches", "microbatch_s", "engine_s", "api_calls", "api_calls_by_work",
-               "server_p50_ms", "server_p95_ms", "server_max_ms"),
+               "server_p50_ms", "server_p95_ms", "server_max_ms", "list_s", "look_s"),
     "deployed": ("items", "wall_s", "ideal_s", "worst_s", "to_task_s", "to_work_s", "first_run_s"),
 }  # fmt: skip
 
