@@ -123,7 +123,7 @@ async def ingest_microbatch(
         async with stoppable(UUID(run_id) if run_id else None) as asked:
             aborted = await run_in_engine_host(unit, prepared, places.cluster, summary, logger, asked)
         if aborted is not None and aborted.kind is CauseKind.UNAVAILABLE and (last or not aborted.retryable):
-            summary.unavailable = True
+            summary.unavailable = not aborted.retryable
             raise InfrastructureError(aborted.message)
         if not last:
             _ask_for_retry(aborted, await asyncio.to_thread(unit.retryable))
