@@ -35,8 +35,8 @@ class ReadyQueue:
 
     __slots__ = (
         "_ahead",
-        "_behind_first",
         "_first",
+        "_first_waits",
         "_flying",
         "_held",
         "_open",
@@ -66,7 +66,7 @@ class ReadyQueue:
         self._turn = turn
         self._first = ROOT_PARENT
         self._ahead = 0  # Grains that the first parent has had more than the others since it came first
-        self._behind_first = False
+        self._first_waits = False
 
     def push(self, parent: int, sequence: int, grains: Sequence[int]) -> None:
         """Append a run of siblings; ``sequence`` must not decrease from push to push."""
@@ -167,10 +167,10 @@ class ReadyQueue:
             return False
         first = self._order[0][1]
         if first != self._first:
-            self._first, self._ahead, self._behind_first = first, 0, False
+            self._first, self._ahead, self._first_waits = first, 0, False
         elif not 0 < self._ahead < self._turn:
-            self._behind_first = self._ahead > 0
-        return self._behind_first
+            self._first_waits = self._ahead > 0
+        return self._first_waits
 
     def _drop_stale(self) -> None:
         """Heap entries of parents that a barrier removed, or whose head moved on, go when they come up."""

@@ -316,7 +316,7 @@ MUTANTS = (
     Mutant(
         "a large parent never lets the others go first",
         "ready.py",
-        "        return self._behind_first\n",
+        "        return self._first_waits\n",
         "        return False\n",
     ),
     Mutant(
