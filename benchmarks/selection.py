@@ -12,7 +12,7 @@ _PARTS: tuple[tuple[str, tuple[str, ...], tuple[str, ...], float], ...] = (
     ("ablation", ("rayorch_flows",), ("streaming-clean", "fifo-clean", "tail-clean"), 8.0),
     ("timeline", ("rayorch_flows", "raydata", "daft"), ("clean",), 8.0),
     ("memory", ("rayorch_flows",), ("budget",), 20.0),
-    ("real", ("rayorch_flows", "raydata", "floor"), ("pdf",), 40.0),
+    ("real", ("rayorch_flows", "raydata", "floor"), ("pdf",), 5.0),
     ("ingest", ("rayorch_flows",), ("sources",), 20.0),
     ("deployed", ("rayorch_flows",), ("microbatch",), 3.0),
     ("simulate", ("rayorch_flows",), ("64", "1500"), 20.0),
