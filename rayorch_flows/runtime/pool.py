@@ -34,7 +34,7 @@ _CONSTRUCT: Final = "construct it in a plain Python session with the same argume
 _INSTALL: Final = "install it where the workers run, or send it along with a runtime_env"
 MAX_LOAD_DEATHS: Final = 3
 """Actors of one pool that may die one after the other before their Function is constructed."""
-TOO_LARGE_S: Final = 15.0
+TOO_LARGE_S: Final = 10.0
 """How long actors wait that ask for more than any node of the cluster has."""
 _OURS: Final = frozenset({"max_restarts", "max_task_retries"})
 _DEAD: Final = 4  # ActorTableData.DEAD

@@ -181,7 +181,7 @@ def test_an_aborted_microbatch_is_accounted_for_and_seen(lab: Lab) -> None:
     [
         (
             "gpu",
-            "no actor of 'read' could be placed within 15 s: each asks for {'num_cpus': 0, 'num_gpus': 1}",
+            "no actor of 'read' could be placed within 10 s: each asks for {'num_cpus': 0, 'num_gpus': 1}",
             "ask for",
         ),
         (
