@@ -21,6 +21,7 @@ from rayorch_flows.lineage.protocol import (
     SourceColumn,
     SourceTerminal,
 )
+from rayorch_flows.runtime.cost import BatchCost
 
 IN_FLIGHT = 2
 
@@ -78,6 +79,7 @@ class Simulation:
         self.batches = [0] * len(plan.modules)
         self.driver_free = 0.0
         self.driver_busy = 0.0
+        self.cost = BatchCost()
         self.block = 0
         self.terminal = 0
 
@@ -109,10 +111,16 @@ class Simulation:
 
     def _step(self, batch: DispatchBatch | None = None) -> list[tuple[int, int, DispatchBatch]]:
         if batch is not None:
+            self._learn(batch)
             self.machine.commit(batch.id, BatchReport((), (self._report(batch),)))
         self._take()
         self._admit()
         return self._reserve()
+
+    def _learn(self, batch: DispatchBatch) -> None:
+        if batch.call != self.split:
+            self.cost.seen(batch.size, self.site.batch_s(batch.size))
+            self.machine.learn(batch.call, self.cost.overhead_rows())
 
     def _report(self, batch: DispatchBatch) -> OutputReport:
         self.block += 1

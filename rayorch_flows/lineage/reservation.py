@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
+from math import ceil, inf
 
 from rayorch_flows.lineage.facts import CallState, Microbatch
 from rayorch_flows.lineage.index import PlanIndex
@@ -27,6 +27,10 @@ class CallHistory:
 
     def mean_bytes(self) -> float | None:
         return self.nbytes / self.rows if self.rows else None
+
+    def worth(self, limit: int, *, unknown: float) -> int:
+        """Rows that make a dispatch batch worth its fixed cost, at most ``limit``; a share of it while ``unknown``."""
+        return ceil(unknown * limit if self.overhead_rows == inf else min(self.overhead_rows, limit))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +81,7 @@ def reserve(
             if not urgent:
                 break
             limit = _limit(index, active, ready, live_bytes, history, call, asking)
-            if limit and (groups := _fill(ready, options, call, limit, idle=asking.idle > 0)):
+            if limit and (groups := _fill(ready, options, history[call], call, limit, idle=asking.idle > 0)):
                 return Reservation(call, groups)
     return None
 
@@ -118,24 +122,28 @@ def _take_recovery_group(
 
 
 def _fill(
-    ready: Sequence[Microbatch], options: Options, call: int, limit: int, *, idle: bool
+    ready: Sequence[Microbatch], options: Options, history: CallHistory, call: int, limit: int, *, idle: bool
 ) -> tuple[tuple[Microbatch, list[int]], ...]:
-    """Up to ``limit`` Grains: the oldest microbatch first, filled up from the next; siblings only if parent-bound."""
+    """Up to ``limit`` Grains: the oldest microbatch first, filled up from the next; siblings only if parent-bound.
+
+    For an idle actor, windows are ignored where they give nothing, or fewer Grains than a batch's fixed cost is worth:
+    the next idle actor would take the held ones anyway, as a batch of their own.
+    """
+    parent_bound = options.batching is Batching.PARENT_BOUND
+    groups: dict[str, tuple[Microbatch, list[int]]] = {}
+    size = 0
     for ignore_windows in (False, True) if idle else (False,):
-        groups: list[tuple[Microbatch, list[int]]] = []
-        room = limit
+        room = limit if not size else history.worth(limit, unknown=0.0) - size
         for microbatch in ready:
             queue = microbatch.calls[call].queue
-            if not queue.size or not (queue.open or ignore_windows):
-                continue
-            if grains := queue.take(room, ignore_windows=ignore_windows):
-                groups.append((microbatch, grains))
+            if room <= 0 or (parent_bound and size):
+                break
+            if queue.size and (queue.open or ignore_windows):
+                grains = queue.take(room, ignore_windows=ignore_windows)
+                groups.setdefault(microbatch.id, (microbatch, []))[1].extend(grains)
+                size += len(grains)
                 room -= len(grains)
-                if not room or options.batching is Batching.PARENT_BOUND:
-                    break
-        if groups:
-            return tuple(groups)
-    return ()
+    return tuple(group for group in groups.values() if group[1])
 
 
 def _limit(
@@ -153,29 +161,29 @@ def _limit(
     if options.batching is Batching.ELASTIC:
         queues = [m.calls[call].queue for m in ready]
         tail = asking.draining and not _more_to_come(index, active, call)
-        limit = _share(queues, limit, history[call].overhead_rows, asking, tail=tail)
+        limit = _share(queues, limit, history[call], asking, tail=tail)
     if limit and options.max_ready_bytes:
         limit = min(limit, _byte_room(index, active, live_bytes, history, options, call))
     return limit
 
 
-def _share(queues: Sequence[ReadyQueue], limit: int, overhead_rows: float, asking: Asking, *, tail: bool) -> int:
+def _share(queues: Sequence[ReadyQueue], limit: int, history: CallHistory, asking: Asking, *, tail: bool) -> int:
     """The dispatch batch for one actor out of queues that may not fill all of them.
 
     Short work is dealt out in shares, to idle actors only, so that they finish together and nothing waits behind a
     running batch. A busy actor can wait until the windows let a batch go that is worth its fixed cost. At the tail a
     share is for every actor, before it only for those that are idle now. A share is no smaller than what the fixed
-    cost of a batch is worth in rows, nor forced above three quarters of the limit.
+    cost of a batch is worth; while that is unknown, three quarters of the limit: sizes have to vary for it to show.
     """
     queued = sum(queue.size for queue in queues)
     enough = queued >= limit * asking.workers if tail else queued >= limit * (1 + asking.idle)
     if not asking.idle:
-        worthy = sum(queue.open for queue in queues) >= min(limit, overhead_rows)
+        worthy = sum(queue.open for queue in queues) >= history.worth(limit, unknown=1.0)
         return limit if enough and worthy else 0
     if tail and enough:
         return limit
     share = -(-queued // (asking.workers if tail else asking.idle))
-    return min(limit, max(1, share, int(min(overhead_rows, 0.75 * limit))))
+    return min(limit, max(1, share, history.worth(limit, unknown=0.75)))
 
 
 def _more_to_come(index: PlanIndex, active: Sequence[Microbatch], call: int) -> bool:

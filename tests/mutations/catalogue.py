@@ -326,6 +326,18 @@ MUTANTS = (
         "        if ignore",
     ),
     Mutant(
+        "held Grains fill every batch of an idle actor",
+        "reservation.py",
+        "history.worth(limit, unknown=0.0) - size",
+        "limit - size",
+    ),
+    Mutant(
+        "held Grains go along as a part of their own",
+        "reservation.py",
+        "groups.setdefault(microbatch.id,",
+        'groups.setdefault(f"{microbatch.id} {ignore_windows}",',
+    ),
+    Mutant(
         "a batch overflows its limit",
         "reservation.py",
         "    limit = options.batch_size\n",
