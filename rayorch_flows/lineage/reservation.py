@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, inf
+from typing import Final
 
 from rayorch_flows.lineage.facts import CallState, Microbatch
 from rayorch_flows.lineage.index import PlanIndex
 from rayorch_flows.lineage.ready import ReadyQueue
 from rayorch_flows.lineage.tables import Phase
 from rayorch_flows.program.plan import Batching, Options
+
+_WORTH: Final = 4
+"""Rows of a batch to one that its fixed cost is worth, so that this is at most a fifth of the whole."""
 
 
 @dataclass(slots=True)
@@ -30,7 +34,7 @@ class CallHistory:
 
     def worth(self, limit: int, *, unknown: float) -> int:
         """Rows that make a dispatch batch worth its fixed cost, at most ``limit``; a share of it while ``unknown``."""
-        return ceil(unknown * limit if self.overhead_rows == inf else min(self.overhead_rows, limit))
+        return ceil(unknown * limit if self.overhead_rows == inf else min(_WORTH * self.overhead_rows, limit))
 
 
 @dataclass(frozen=True, slots=True)

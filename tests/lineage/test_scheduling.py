@@ -60,13 +60,13 @@ def test_slow_start_ignores_its_window_rather_than_let_an_actor_idle() -> None:
 
 def test_an_idle_actor_takes_held_grains_along_up_to_what_a_batch_is_worth() -> None:
     driver = pages_of(6, 6, batch_size=8, slow_start=2)
-    driver.machine.learn(1, overhead_rows=5.2)
+    driver.machine.learn(1, overhead_rows=1.3)
     assert reserved(driver) == [(0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (0, 3)]
     assert reserved(driver) == [], "an actor that holds a batch waits for the windows"
 
 
 def test_a_batch_that_is_worth_it_leaves_held_grains_where_they_are() -> None:
-    for overhead_rows in (0.0, 4.0):
+    for overhead_rows in (0.0, 1.0):
         driver = pages_of(6, 6, batch_size=8, slow_start=2)
         driver.machine.learn(1, overhead_rows=overhead_rows)
         assert reserved(driver) == [(0, 0), (0, 1), (1, 0), (1, 1)]
@@ -83,11 +83,11 @@ def test_held_grains_go_along_in_the_part_of_their_microbatch() -> None:
 
 def test_short_work_is_shared_by_the_idle_actors_in_batches_that_are_worth_it() -> None:
     sizes: dict[float, list[int]] = {}
-    for overhead_rows in (0.0, 5.0, 99.0):
+    for overhead_rows in (0.0, 1.25, 99.0):
         driver = pages_of(12, batch_size=8, slow_start=0, replicas=4)
         driver.machine.learn(1, overhead_rows=overhead_rows)
         sizes[overhead_rows] = [len(reserved(driver, actor)) for actor in range(4)]
-    assert sizes == {0.0: [3, 3, 3, 3], 5.0: [5, 5, 2, 0], 99.0: [8, 4, 0, 0]}
+    assert sizes == {0.0: [3, 3, 3, 3], 1.25: [5, 5, 2, 0], 99.0: [8, 4, 0, 0]}
 
 
 def test_sizes_vary_while_the_cost_of_a_batch_is_unknown() -> None:
