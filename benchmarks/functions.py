@@ -14,7 +14,7 @@ from benchmarks.ledger import Ledger
 from benchmarks.workloads import page_value
 
 WARM_UP = -1
-"""The document number of pages that only start the actors: they are not written down."""
+"""The document number of pages that only warm the actors up: they cost what others cost, and are not written down."""
 
 Page = tuple[int, int]
 
@@ -52,11 +52,11 @@ class Model:
     def look(self, pages: list[Page]) -> list[bool]:
         """Spend the time; True marks a poisoned page."""
         start = time.time()
+        time.sleep(self.batch_s + self.page_s * len(pages))
         real = sum(document != WARM_UP for document, _ in pages)
         if not real:
             ledger.report_up()
             return [False] * len(pages)
-        time.sleep(self.batch_s + self.page_s * real)
         bad = [ordinal == 0 and document in self.poisoned for document, ordinal in pages]
         doomed = sum(document in self.poisoned for document, _ in pages) - sum(bad)
         self.ledger.write(start, real, doomed)
@@ -89,8 +89,8 @@ class Render:
 
     def render(self, document: int, pages: int) -> list[Page]:
         start = time.time()
+        time.sleep(self.page_s * pages)
         if document != WARM_UP:
-            time.sleep(self.page_s * pages)
             self.ledger.write(start, pages)
         return [(document, ordinal) for ordinal in range(pages)]
 
@@ -125,8 +125,8 @@ class Assemble:
 
     def assemble(self, pages: list[int]) -> list[int]:
         start = time.time()
+        time.sleep(self.document_s)
         if pages[0] >= 0:
-            time.sleep(self.document_s)
             self.ledger.write(start, 1)
         return pages
 

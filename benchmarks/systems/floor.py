@@ -115,12 +115,25 @@ def call_cost_s(calls: int = 2_000) -> tuple[float, float]:
         return (time.thread_time() - thread_s) / calls, (time.process_time() - process_s) / calls
 
 
-def pdf(uris: list[str], *, actors: int, **_: Any) -> Measured:
-    """A process pool, one document a task, as one would write it by hand."""
+def pdf(uris: list[str], *, actors: int, on_ray: bool = False) -> Measured:
+    """A process pool, one document a task, as one would write it by hand; ``on_ray``: the same on bare Ray actors."""
+    if on_ray:
+        return _pdf_on_ray(uris, actors)
     with ProcessPoolExecutor(actors, multiprocessing.get_context("spawn"), initializer=_make_document) as pool:
         list(pool.map(_one_document, uris[-actors:]))
         began = time.time()
         records = list(pool.map(_one_document, uris))
+        wall_s = time.time() - began
+    return Measured(began, wall_s, records, len(uris))
+
+
+def _pdf_on_ray(uris: list[str], actors: int) -> Measured:
+    remote: Any = ray.remote(num_cpus=0)(import_module("benchmarks.stages_pdf").Document)
+    with local_ray():
+        pool = [remote.remote() for _ in range(actors)]
+        ray.get([actor.run.remote(uri) for actor, uri in zip(pool, uris[-actors:], strict=True)])
+        began = time.time()
+        records = _drive([(pool, uris)])[0]
         wall_s = time.time() - began
     return Measured(began, wall_s, records, len(uris))
 

@@ -72,7 +72,7 @@ def warm_up(executor: Any, actors: int, batch_size: int) -> None:
     while ledger.up() < actors:
         if time.monotonic() > deadline:
             raise RuntimeError(f"{ledger.up()} of {actors} actors are up after five minutes")
-        executor.run([(functions.WARM_UP, batch_size)] * (4 * actors))
+        executor.run([(functions.WARM_UP, batch_size)] * (2 * actors))
 
 
 def trivial(api: str, documents: workloads.Documents, *, options: dict[str, Any] | None = None) -> Measured:
