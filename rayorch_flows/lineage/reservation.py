@@ -14,7 +14,7 @@ from rayorch_flows.lineage.tables import Phase
 from rayorch_flows.program.plan import Batching, Options
 
 _WORTH: Final = 4
-"""Rows of a batch to one that its fixed cost is worth, so that this is at most a fifth of the whole."""
+"""How many times its fixed cost the rows of a dispatch batch should be worth: it is then a fifth of the whole."""
 
 
 @dataclass(slots=True)
@@ -32,9 +32,9 @@ class CallHistory:
     def mean_bytes(self) -> float | None:
         return self.nbytes / self.rows if self.rows else None
 
-    def worth(self, limit: int, *, unknown: float) -> int:
-        """Rows that make a dispatch batch worth its fixed cost, at most ``limit``; a share of it while ``unknown``."""
-        return ceil(unknown * limit if self.overhead_rows == inf else min(_WORTH * self.overhead_rows, limit))
+    def worth(self, limit: int, *, unknown: float, times: float = _WORTH) -> int:
+        """Rows worth so many ``times`` a batch's fixed cost, at most ``limit``; a share of it while ``unknown``."""
+        return ceil(unknown * limit if self.overhead_rows == inf else min(times * self.overhead_rows, limit))
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +176,9 @@ def _share(queues: Sequence[ReadyQueue], limit: int, history: CallHistory, askin
 
     Short work is dealt out in shares, to idle actors only, so that they finish together and nothing waits behind a
     running batch. A busy actor can wait until the windows let a batch go that is worth its fixed cost. At the tail a
-    share is for every actor, before it only for those that are idle now. A share is no smaller than what the fixed
-    cost of a batch is worth; while that is unknown, three quarters of the limit: sizes have to vary for it to show.
+    share is for every actor, and may be as little as the fixed cost: there is nothing else to do. Before it a share is
+    for those that are idle now. While the cost is unknown, a share is no less than three quarters of the limit: sizes
+    have to vary for it to show.
     """
     queued = sum(queue.size for queue in queues)
     enough = queued >= limit * asking.workers if tail else queued >= limit * (1 + asking.idle)
@@ -187,7 +188,7 @@ def _share(queues: Sequence[ReadyQueue], limit: int, history: CallHistory, askin
     if tail and enough:
         return limit
     share = -(-queued // (asking.workers if tail else asking.idle))
-    return min(limit, max(1, share, history.worth(limit, unknown=0.75)))
+    return min(limit, max(1, share, history.worth(limit, unknown=0.75, times=1 if tail else _WORTH)))
 
 
 def _more_to_come(index: PlanIndex, active: Sequence[Microbatch], call: int) -> bool:

@@ -90,6 +90,18 @@ def test_short_work_is_shared_by_the_idle_actors_in_batches_that_are_worth_it() 
     assert sizes == {0.0: [3, 3, 3, 3], 1.25: [5, 5, 2, 0], 99.0: [8, 4, 0, 0]}
 
 
+def test_at_the_tail_a_batch_may_be_worth_no_more_than_its_fixed_cost() -> None:
+    sizes: list[int] = []
+    for draining in (False, True):
+        driver = pages_of(40, batch_size=48, slow_start=0, replicas=4)
+        driver.machine.learn(1, overhead_rows=8.0)
+        driver.machine.draining = draining
+        batch = driver.machine.reserve(1, idle=4, workers=4)
+        assert batch is not None
+        sizes.append(batch.size)
+    assert sizes == [32, 10]
+
+
 def test_sizes_vary_while_the_cost_of_a_batch_is_unknown() -> None:
     driver = pages_of(12, batch_size=8, slow_start=0, replicas=4)
     assert [len(reserved(driver, actor)) for actor in range(4)] == [6, 6, 0, 0]
