@@ -141,7 +141,7 @@ ENGINE_OPTIONS: Final[Mapping[str, str]] = {
     "max_task_retries": "the engine retries dispatch batches; say it with recovery=",
     "max_concurrency": "an actor runs one dispatch batch after the other; use replicas=",
     "concurrency_groups": "an actor runs one dispatch batch after the other; use replicas=",
-    "max_pending_calls": "the engine queues at most max_in_flight dispatch batches at an actor",
+    "max_pending_calls": "the engine queues at most max_in_flight calls at an actor",
     "allow_out_of_order_execution": "an actor runs its dispatch batches in order",
 }
 """Actor options that the engine decides itself: a program that says them still runs, with a warning."""

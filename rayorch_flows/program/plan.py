@@ -130,8 +130,8 @@ class CallPlan:
 class Options:
     """Physical options of a module: they never change what the records mean.
 
-    ``slow_start`` is the first window w0 in Grains (0: off); ``max_in_flight`` the dispatch batches that one actor
-    holds, the running one included; ``max_ready_bytes`` the byte budget (0: none); ``actor`` every other option,
+    ``slow_start`` is the first window w0 in Grains (0: off); ``max_in_flight`` the calls of one actor that are on
+    their way, the running one included; ``max_ready_bytes`` the byte budget (0: none); ``actor`` every other option,
     passed on to Ray unchanged, sorted by name.
     """
 

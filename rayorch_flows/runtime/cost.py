@@ -1,4 +1,4 @@
-"""What a dispatch batch of one Call costs whatever its size, told in rows, from the durations seen so far."""
+"""What a dispatch batch of one Call costs, from the durations seen so far, and what follows for its way."""
 
 from __future__ import annotations
 
@@ -7,8 +7,15 @@ from typing import Final
 
 RPC_S: Final = 0.001
 """What the way to an actor and back costs a batch beside its execution; measured, to the millisecond."""
+MOST_PER_CALL: Final = 8
+"""Dispatch batches that one actor call may carry: each has then an eighth of what the way costs."""
 _FORGET: Final = 0.98
 _SPREAD: Final = 0.05
+
+
+def batches_per_call(batch_s: float) -> int:
+    """How many dispatch batches of ``batch_s`` seconds an actor call carries: as long as the way itself, at most."""
+    return max(1, min(MOST_PER_CALL, int(RPC_S / batch_s))) if batch_s else MOST_PER_CALL
 
 
 class BatchCost:
@@ -25,6 +32,10 @@ class BatchCost:
         self._t = self._t * _FORGET + seconds
         self._ss = self._ss * _FORGET + rows * rows
         self._st = self._st * _FORGET + rows * seconds
+
+    def batch_s(self) -> float:
+        """What a batch takes on average; infinite before the first one."""
+        return self._t / self._n if self._n else inf
 
     def overhead_rows(self) -> float:
         """The fixed cost in rows; infinite while sizes have varied too little to tell it from the cost of a row."""

@@ -114,7 +114,7 @@ class Engine:
     def actors(self) -> list[dict[str, Any]]:
         """Every pool's actors as this moment shows them: module, pid, node, whether ready, batches in flight."""
         return [
-            {"module": pool.module.name, "pid": r.pid, "node": r.node, "ready": r.ready, "in_flight": len(r.flights)}
+            {"module": pool.module.name, "pid": r.pid, "node": r.node, "ready": r.ready, "in_flight": r.holds}
             for pool in self._traffic.pools
             for r in pool.everyone()
         ]

@@ -25,6 +25,7 @@ from rayorch_flows.lineage.protocol import DispatchBatch
 from rayorch_flows.program.plan import ModulePlan
 from rayorch_flows.runtime import placement
 from rayorch_flows.runtime.codec import holds_reference
+from rayorch_flows.runtime.cost import MOST_PER_CALL, batches_per_call
 from rayorch_flows.runtime.wire import CallSpec, Raised
 from rayorch_flows.runtime.worker import Worker
 
@@ -45,14 +46,14 @@ Post = Callable[[Callable[..., None], Any, Any], None]
 
 @dataclass(slots=True, eq=False)
 class Flight:
-    """A dispatch batch on its way. ``objects`` are the references that its reply may fill."""
+    """An actor call on its way: the dispatch batches that it carries, in the order in which they are executed, and
+    the blocks in the store that they read. ``objects`` are the references that its reply may fill."""
 
-    batch: DispatchBatch
+    batches: Sequence[DispatchBatch]
     replica: Replica
-    blocks: list[tuple[int, Any]]
+    blocks: Sequence[tuple[int, Any]]
     objects: Sequence[Any] = ()
     reply: Any = None
-    sent: float = 0.0
 
     def look_at_errors(self) -> None:
         """Read the error that all answers of the flight hold: Ray prints those that nobody has looked at."""
@@ -65,7 +66,8 @@ class Flight:
 
 @dataclass(slots=True, eq=False)
 class Replica:
-    """One actor. ``flights`` in the order in which it executes them; ``since`` when the first one began."""
+    """One actor. ``flights`` in the order in which it executes them; ``since`` when the first one began; ``holds`` how
+    many dispatch batches it was given and has not answered, ``alone`` if that is one that must be alone."""
 
     pool: Pool
     handle: ActorHandle[Any]
@@ -74,6 +76,8 @@ class Replica:
     ready: bool = False
     gone: bool = False
     since: float = 0.0
+    holds: int = 0
+    alone: bool = False
     pid: int = 0
     node: str = ""
     flights: deque[Flight] = field(default_factory=deque[Flight])
@@ -83,20 +87,34 @@ class Replica:
     def send(
         self, flight: Flight, request: bytes, objects: Sequence[Any], slots: int, done: Callable[[Any], None]
     ) -> None:
-        """Queue a dispatch batch; ``done`` gets the reply or the error on a thread of Ray's."""
+        """Queue an actor call; ``done`` gets the reply or the error on a thread of Ray's."""
         method = self.methods.get(slots)
         if method is None:
             run: Any = self.handle.run
             method = self.methods[slots] = run.options(num_returns=1 + slots) if slots else run
-        flight.sent = time.monotonic()
         if not self.flights:
-            self.since = flight.sent
-        self.pool.move(self, len(self.flights), len(self.flights) + 1)
+            self.since = time.monotonic()
         self.flights.append(flight)
         answer = method.remote(request, *objects)
         reply, flight.objects = (answer[0], answer[1:]) if slots else (answer, ())
         flight.reply = reply
         reply._on_completed(done)
+
+    def full(self, given: int) -> bool:
+        """Whether it has its calls in flight, with ``given`` batches that are still to be sent. One call waits behind
+        the one that it executes, however small, and meanwhile the next one fills."""
+        pool = self.pool
+        return len(self.flights) * pool.per_call + given >= pool.room
+
+    def give(self, batch: DispatchBatch) -> None:
+        """The actor gets a batch, which is to be sent."""
+        self._hold(self.holds + 1)
+        self.alone = batch.alone
+
+    def _hold(self, batches: int) -> None:
+        del self.pool.holding[self.holds][self]
+        self.holds = batches
+        self.pool.holding[batches][self] = None
 
     def finish(self, flight: Flight) -> bool:
         """The flight has an answer; False if it was given up before."""
@@ -106,14 +124,15 @@ class Replica:
             self.flights.remove(flight)
         except ValueError:
             return False
-        self.pool.move(self, len(self.flights) + 1, len(self.flights))
+        self._hold(self.holds - len(flight.batches))
+        self.alone = False
         self.since = time.monotonic()
         return True
 
 
 class Pool:
-    """The replicas of one module. ``holding[n]`` are the live ones with n flights, in the order in which they came to
-    hold them."""
+    """The replicas of one module. ``holding[n]`` are the live ones that hold n dispatch batches, in the order in which
+    they came to. ``per_call``: how many batches an actor call may carry."""
 
     def __init__(
         self,
@@ -124,10 +143,10 @@ class Pool:
         placement_timeout_s: float,
     ) -> None:
         self.module = module
-        self.max_in_flight = module.options.max_in_flight
         self.deadline_s = module.options.deadline_s
+        self.per_call = 1
         self.live: list[Replica] = []
-        self.holding: list[dict[Replica, None]] = [{} for _ in range(self.max_in_flight + 1)]
+        self.holding: list[dict[Replica, None]] = [{} for _ in range(module.options.max_in_flight * MOST_PER_CALL + 1)]
         self.failure: RayorchFlowsError | None = None
         self.used = time.monotonic()
         self._calls = calls
@@ -136,6 +155,7 @@ class Pool:
         self._starting: list[Replica] = []
         self._blob: Any = None
         self._load_deaths = 0
+        self._lost = False
         self._warned = False
 
     @property
@@ -250,20 +270,27 @@ class Pool:
             self._starting.remove(replica)
         if replica in self.live:
             self.live.remove(replica)
-            del self.holding[len(replica.flights)][replica]
+            del self.holding[replica.holds][replica]
         replica.flights.clear()
         try:
             ray.kill(replica.handle, no_restart=True)
         except Exception as error:
             _log.debug("an actor of %s could not be killed: %s", self.module.name, error)
 
-    def move(self, replica: Replica, before: int, after: int) -> None:
-        """A live replica holds another number of flights."""
-        del self.holding[before][replica]
-        self.holding[after][replica] = None
+    @property
+    def room(self) -> int:
+        """How many dispatch batches an actor may hold."""
+        return self.module.options.max_in_flight * self.per_call
+
+    def learn(self, batch_s: float) -> None:
+        """What a batch takes its actor. Short ones share a call, but where one may have to be told from the others: by
+        its deadline, or because this pool has lost an actor and nobody knows yet to what."""
+        shared = self.deadline_s is None and not self._lost
+        self.per_call = batches_per_call(batch_s) if shared else 1
 
     def lose(self, replica: Replica) -> list[Flight]:
         """The replica is dead or has to die: its unanswered flights, oldest first. A successor is started."""
+        self._lost, self.per_call = True, 1
         flights = list(replica.flights)
         self._drop(replica)
         if self.failure is None:

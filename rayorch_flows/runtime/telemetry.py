@@ -135,7 +135,7 @@ class Telemetry:
             labels = (*host, pool.module.name)
             self._set("actors_wanted", labels, pool.module.options.replicas if pool.started else 0)
             self._set("actors_ready", labels, len(pool.live))
-            self._set("actors_busy", labels, sum(bool(replica.flights) for replica in pool.live))
+            self._set("actors_busy", labels, sum(bool(replica.holds) for replica in pool.live))
         for call in self._plan.calls:
             module = self._plan.modules[call.module]
             labels = (*host, module.name, call.name)

@@ -20,6 +20,7 @@ from rayorch_flows.lineage.protocol import (
 from rayorch_flows.program.outcomes import Cause, CauseKind
 from rayorch_flows.program.plan import Plan
 from rayorch_flows.runtime.blocks import BlockTable, SlotPolicy
+from rayorch_flows.runtime.codec import INLINE_BATCH_BYTES
 from rayorch_flows.runtime.cost import BatchCost
 from rayorch_flows.runtime.faults import is_lost_payload, segments_reading, who_died
 from rayorch_flows.runtime.metrics import RunTally
@@ -72,53 +73,73 @@ class Traffic:
     def stop(self, pool: Pool) -> None:
         """Give the pool's actors back; what they still execute belongs to nobody."""
         for flight in pool.stop():
-            cause = Cause(CauseKind.CANCELLED, "its actor was given back", self._plan.calls[flight.batch.call].name)
-            self.machine.fail(flight.batch.id, AttemptFailure.NOT_STARTED, cause)
+            for batch in flight.batches:
+                self._fail(batch, AttemptFailure.NOT_STARTED, CauseKind.CANCELLED, "its actor was given back")
 
     def dispatch(self) -> None:
         """Fill up the actors: the idle ones first, then those that can queue another batch."""
         for pool in self.pools:
             if pool.live and self.machine.ready(pool.module.id):
-                for depth in range(pool.max_in_flight):
-                    if not self._fill(pool, depth):
+                given: dict[Replica, list[DispatchBatch]] = {}
+                for depth in range(pool.room):
+                    if not self._fill(pool, depth, given):
                         break
+                for replica, batches in given.items():
+                    self._send_all(replica, batches)
 
-    def _fill(self, pool: Pool, depth: int) -> bool:
+    def _fill(self, pool: Pool, depth: int, given: dict[Replica, list[DispatchBatch]]) -> bool:
         """One more batch for each actor that holds ``depth`` of them; False once there is none to give."""
         idle = 0 if depth else len(pool.holding[0])
         for replica in list(pool.holding[depth]):
-            if depth and replica.flights[0].batch.alone:
+            if replica.alone or replica.full(len(given.get(replica, ()))):
                 continue
             batch = self.machine.reserve(pool.module.id, idle=idle, workers=len(pool.live))
             if batch is None:
                 return False
-            self._send(replica, batch)
+            replica.give(batch)
+            given.setdefault(replica, []).append(batch)
             idle -= not depth
         return True
 
-    def _send(self, replica: Replica, batch: DispatchBatch) -> None:
+    def _send_all(self, replica: Replica, batches: list[DispatchBatch]) -> None:
+        """In as few calls as may be: what is small shares one, what has objects of its own goes by itself."""
+        shared: list[DispatchBatch] = []
+        inline: dict[int, bytes] = {}
+        nbytes = 0
+        for batch in batches:
+            slots = self._slots[batch.call].slots()
+            payloads = self._payloads(batch)
+            small = {block: payload for block, payload in payloads.items() if type(payload) is bytes}
+            size = sum(len(payload) for block, payload in small.items() if block not in inline)
+            full = len(shared) == replica.pool.per_call or nbytes + size > INLINE_BATCH_BYTES
+            own = slots > 0 or len(small) < len(payloads)
+            if shared and (full or own):
+                self._send(replica, shared, inline, 0)
+                shared, inline, nbytes = [], {}, 0
+            if own:
+                self._send(replica, [batch], payloads, slots)
+                continue
+            shared.append(batch)
+            inline.update(small)
+            nbytes += size
+        if shared:
+            self._send(replica, shared, inline, 0)
+
+    def _payloads(self, batch: DispatchBatch) -> dict[int, Any]:
+        """The blocks that a batch reads: bytes, or references of objects."""
         needed: dict[int, None] = {}
         for column in batch.columns:
             needed.update(dict.fromkeys(column.blocks))
-        get = self.blocks.get
-        blocks: list[tuple[int, bytes | None]] = []
-        objects: list[Any] = []
-        read: list[tuple[int, Any]] = []
-        for block in needed:
-            if block < 0:
-                continue
-            payload = get(block)
-            if type(payload) is bytes:
-                blocks.append((block, payload))
-            else:
-                blocks.append((block, None))
-                objects.append(payload)
-                read.append((block, payload))
-        slots = self._slots[batch.call].slots()
-        flight = Flight(batch, replica, read)
+        return self.blocks.subset(needed)
+
+    def _send(self, replica: Replica, batches: Sequence[DispatchBatch], payloads: dict[int, Any], slots: int) -> None:
+        read = [(block, payload) for block, payload in payloads.items() if type(payload) is not bytes]
+        flight = Flight(batches, replica, read)
+        objects = [payload for _, payload in read]
+        sent = [(block, payload if type(payload) is bytes else None) for block, payload in payloads.items()]
         done = functools.partial(self._post, self._on_reply, flight)
         try:
-            replica.send(flight, pack_request(batch, blocks, slots), objects, slots, done)
+            replica.send(flight, pack_request(batches, sent, slots), objects, slots, done)
         except Exception as error:
             self._post(self._on_reply, flight, error)
 
@@ -128,21 +149,24 @@ class Traffic:
             return
         if not flight.replica.finish(flight):
             return
-        reply = pickle.loads(value)
-        batch = flight.batch
-        self._tally(batch, reply[-2], reply[-1])
-        if reply[0] == OK:
-            self.machine.commit(batch.id, self._report(flight, reply[1], reply[2]))
-            return
-        raised: Raised = reply[1]
-        for segment in batch.segments:
-            if active := self._active.get(segment.microbatch):
-                active.raised = raised
-        cause = Cause(raised.kind, raised.message, self._plan.calls[batch.call].name)
-        self.machine.fail(batch.id, AttemptFailure.EXCEPTION, cause)
+        for batch, reply in zip(flight.batches, pickle.loads(value), strict=True):
+            self._tally(batch, reply[-2], reply[-1])
+            if reply[0] == OK:
+                self.machine.commit(batch.id, self._report(batch.call, flight.objects, reply[1], reply[2]))
+                continue
+            raised: Raised = reply[1]
+            for segment in batch.segments:
+                if active := self._active.get(segment.microbatch):
+                    active.raised = raised
+            self._fail(batch, AttemptFailure.EXCEPTION, raised.kind, raised.message)
+        pool = flight.replica.pool
+        pool.learn(max(self._costs[call].batch_s() for call in self.machine.index.module_calls[pool.module.id]))
 
-    def _report(self, flight: Flight, failures: list[Any], outputs: list[Any]) -> BatchReport:
-        call, objects = flight.batch.call, flight.objects
+    def _fail(self, batch: DispatchBatch, why: AttemptFailure, kind: CauseKind, message: str) -> None:
+        retryable = kind in (CauseKind.TIMEOUT, CauseKind.WORKER_CRASH)
+        self.machine.fail(batch.id, why, Cause(kind, message, self._plan.calls[batch.call].name, retryable=retryable))
+
+    def _report(self, call: int, objects: Sequence[Any], failures: list[Any], outputs: list[Any]) -> BatchReport:
         total = 0
         reports: list[OutputReport] = []
         for values, elements, lengths, mask, element_mask in outputs:
@@ -183,8 +207,7 @@ class Traffic:
 
     def _broken(self, flight: Flight, error: Any) -> None:
         """An answer that is no reply: the actor died, a payload is lost, or Ray could not carry the call."""
-        replica, batch = flight.replica, flight.batch
-        name = self._plan.calls[batch.call].name
+        replica = flight.replica
         if who_died(error):
             if not replica.gone and flight in replica.flights:
                 place = f"process {replica.pid} on {replica.node}"
@@ -194,17 +217,25 @@ class Traffic:
             if is_lost_payload(error):
                 self._restart_readers(flight)
             else:
-                cause = Cause(CauseKind.WORKER_CRASH, f"Ray could not run it: {error}"[:4000], name, retryable=True)
-                self.machine.fail(batch.id, AttemptFailure.WORKER_DIED, cause)
+                for batch in flight.batches:
+                    self._fail(
+                        batch,
+                        AttemptFailure.WORKER_DIED,
+                        CauseKind.WORKER_CRASH,
+                        f"Ray could not run it: {error}"[:4000],
+                    )
 
     def lose(self, replica: Replica, why: AttemptFailure, message: str) -> None:
-        """A replica goes: blame the batch that it was executing, take back those behind it, start a successor."""
+        """A replica goes: blame the batch that it was executing, take back the others, start a successor.
+
+        Which batch of a call with several it was, nobody knows: they are all taken back, and sent one by one next.
+        """
         _log.warning("an actor of %s is lost: %s", replica.pool.module.name, message)
+        kind = CauseKind.TIMEOUT if why is AttemptFailure.DEADLINE else CauseKind.WORKER_CRASH
         for position, flight in enumerate(replica.pool.lose(replica)):
-            name = self._plan.calls[flight.batch.call].name
-            kind = CauseKind.TIMEOUT if why is AttemptFailure.DEADLINE else CauseKind.WORKER_CRASH
-            cause = Cause(kind, message, name, retryable=True)
-            self.machine.fail(flight.batch.id, AttemptFailure.NOT_STARTED if position else why, cause)
+            blamed = not position and len(flight.batches) == 1
+            for batch in flight.batches:
+                self._fail(batch, why if blamed else AttemptFailure.NOT_STARTED, kind, message)
 
     def check_deadlines(self, now: float) -> None:
         for pool in self.timed:
@@ -214,13 +245,11 @@ class Traffic:
 
     def _restart_readers(self, flight: Flight) -> None:
         """A payload that the flight reads is lost: its other Grains go back, the microbatches that need it restart."""
-        batch = flight.batch
-        name = self._plan.calls[batch.call].name
-        readers = segments_reading(batch, [block for block, _ in flight.blocks])
-        self.machine.fail(
-            batch.id, AttemptFailure.NOT_STARTED, Cause(CauseKind.WORKER_CRASH, "a payload was lost", name)
-        )
-        for segment in readers:
-            active = self._active.get(segment.microbatch)
-            if active is not None and active.attempt == segment.attempt:
-                self._restart(active)
+        read = [block for block, _ in flight.blocks]
+        for batch in flight.batches:
+            readers = segments_reading(batch, read)
+            self._fail(batch, AttemptFailure.NOT_STARTED, CauseKind.WORKER_CRASH, "a payload was lost")
+            for segment in readers:
+                active = self._active.get(segment.microbatch)
+                if active is not None and active.attempt == segment.attempt:
+                    self._restart(active)

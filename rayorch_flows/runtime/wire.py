@@ -1,8 +1,9 @@
 """What the driver and a worker say to each other: small tuples, pickled once, no objects per row.
 
-Request: ``(call, size, columns, blocks, slots)`` where ``blocks`` lists (block id, whole bytes | None) and a None is
-the next object argument; ``slots`` is how many objects of its own the reply may fill.
-Reply: ``("ok", failures, outputs, started, ended)`` or ``("error", Raised, started, ended)``.
+Request: ``(batches, blocks, slots)``. ``batches`` lists (call, size, columns), one a dispatch batch; ``blocks`` lists
+(block id, whole bytes | None), those of all batches, and a None is the next object argument; ``slots`` is how many
+objects of its own the reply may fill, 0 where there are several batches.
+Reply: a list, for each batch ``("ok", failures, outputs, started, ended)`` or ``("error", Raised, started, ended)``.
 """
 
 from __future__ import annotations
@@ -112,11 +113,13 @@ def module_calls(plan: Plan, module: ModulePlan) -> tuple[CallSpec, ...]:
     return tuple(call_spec(plan, call) for call in plan.calls if call.module == module.id)
 
 
-def pack_request(batch: DispatchBatch, blocks: Sequence[tuple[int, bytes | None]], slots: int) -> bytes:
-    columns = [(c.depth, c.lengths, c.blocks, c.rows, c.holes) for c in batch.columns]
-    return pickle.dumps((batch.call, batch.size, columns, blocks, slots), 5)
+def pack_request(batches: Sequence[DispatchBatch], blocks: Sequence[tuple[int, bytes | None]], slots: int) -> bytes:
+    packed = [(b.call, b.size, [(c.depth, c.lengths, c.blocks, c.rows, c.holes) for c in b.columns]) for b in batches]
+    return pickle.dumps((packed, blocks, slots), 5)
 
 
-def unpack_request(data: bytes) -> tuple[int, int, list[Column], list[tuple[int, bytes | None]], int]:
-    call, size, columns, blocks, slots = pickle.loads(data)
-    return call, size, [Column(*column) for column in columns], blocks, slots
+def unpack_request(
+    data: bytes,
+) -> tuple[list[tuple[int, int, list[Column]]], list[tuple[int, bytes | None]], int]:
+    packed, blocks, slots = pickle.loads(data)
+    return [(call, size, [Column(*c) for c in columns]) for call, size, columns in packed], blocks, slots

@@ -8,11 +8,12 @@ import os
 import pickle
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import cloudpickle
 
+from rayorch_flows.lineage.protocol import Column
 from rayorch_flows.program.outcomes import CauseKind
 from rayorch_flows.program.plan import NO_ID
 from rayorch_flows.runtime.codec import (
@@ -74,24 +75,39 @@ class Worker:
         return None
 
     def run(self, request: bytes, *objects: Any) -> Any:
-        """One dispatch batch: the reply, followed by as many objects as the request has slots."""
-        started = time.time()
-        call_id, size, columns, blocks, slots = unpack_request(request)
+        """Dispatch batches, one after the other: the reply, followed by as many objects as the request has slots."""
+        batches, blocks, slots = unpack_request(request)
+        remaining = iter(objects)
+        opened = _Opened((block, next(remaining) if data is None else data) for block, data in blocks)
         filled: list[Payload | None] = [None] * slots
+        reply = pickle.dumps([self._batch(*batch, opened, filled) for batch in batches], 5)
+        return (reply, *filled) if slots else reply
+
+    def _batch(
+        self, call_id: int, size: int, columns: list[Column], opened: _Opened, filled: list[Payload | None]
+    ) -> tuple[Any, ...]:
+        started = time.time()
         try:
-            opened: dict[int, Any] = {}
-            remaining = iter(objects)
-            for block, data in blocks:
-                opened[block] = open_block(next(remaining) if data is None else data)
             arguments = [decode_column(column, opened, size) for column in columns]
             call = self._calls[call_id]
             result = self._run(*arguments[: call.positional], **_named(call, arguments))
             failures, outputs = encode_result(call, result, size, filled)
-            reply = pickle.dumps((OK, failures, outputs, started, time.time()), 5)
         except BaseException as error:
-            filled = [None] * slots
-            reply = pickle.dumps((ERROR, describe(error), started, time.time()), 5)
-        return (reply, *filled) if slots else reply
+            filled[:] = [None] * len(filled)
+            return ERROR, describe(error), started, time.time()
+        return OK, failures, outputs, started, time.time()
+
+
+class _Opened(dict[int, Any]):
+    """Blocks by id, opened when a batch first reads them: one that cannot be opened fails its readers only."""
+
+    def __init__(self, sent: Iterable[tuple[int, Payload]]) -> None:
+        super().__init__()
+        self._sent = dict(sent)
+
+    def __missing__(self, block: int) -> Any:
+        opened = self[block] = open_block(self._sent[block])
+        return opened
 
 
 def _named(call: CallSpec, arguments: list[Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from math import inf
 
 import pytest
 
-from rayorch_flows.runtime.cost import RPC_S, BatchCost
+from rayorch_flows.runtime.cost import MOST_PER_CALL, RPC_S, BatchCost, batches_per_call
 
 
 def cost_of(batches: list[tuple[int, float]]) -> float:
@@ -36,3 +36,21 @@ def test_the_past_fades() -> None:
     for n in (10, 60) * 200:
         cost.seen(n, 0.01 * n)
     assert cost.overhead_rows() < 1.0
+
+
+@pytest.mark.parametrize(
+    ("batch_s", "batches"),
+    [(inf, 1), (5.0, 1), (RPC_S, 1), (RPC_S / 2.5, 2), (RPC_S / 1_000, MOST_PER_CALL), (0.0, MOST_PER_CALL)],
+)
+def test_batches_shorter_than_the_way_to_the_actor_share_a_call(batch_s: float, batches: int) -> None:
+    assert batches_per_call(batch_s) == batches
+
+
+def test_what_a_batch_takes_is_a_mean_that_forgets() -> None:
+    cost = BatchCost()
+    assert cost.batch_s() == inf
+    cost.seen(3, 0.5)
+    assert cost.batch_s() == 0.5
+    for _ in range(400):
+        cost.seen(3, 0.1)
+    assert cost.batch_s() == pytest.approx(0.1, rel=0.01)

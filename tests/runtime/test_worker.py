@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import cloudpickle
@@ -27,13 +28,17 @@ def worker(function: Any, *outputs: OutputSpec, **kwargs: Any) -> Worker:
     return made
 
 
+def reading(block: int, rows: list[int]) -> DispatchBatch:
+    """A dispatch batch over these rows of a block."""
+    return DispatchBatch(1, 0, 0, (), (Column(0, (), [block] * len(rows), rows, []),), len(rows))
+
+
 def ask(made: Worker, values: list[Any], slots: int = 0) -> Any:
     [(_, data)] = encode_whole(values)
-    column = Column(0, (), [0] * len(values), list(range(len(values))), [])
-    batch = DispatchBatch(1, 0, 0, (), (column,), len(values))
-    answer = made.run(pack_request(batch, [(0, data)], slots))
+    answer = made.run(pack_request([reading(0, list(range(len(values))))], [(0, data)], slots))
     reply, *objects = answer if slots else (answer,)
-    return pickle.loads(reply), objects
+    [batch] = pickle.loads(reply)
+    return batch, objects
 
 
 def ok(made: Worker, values: list[Any]) -> tuple[list[RawFailure], list[RawOutput]]:
@@ -199,3 +204,20 @@ def test_a_constructor_that_raises_is_reported() -> None:
     raised = Worker(()).load(cloudpickle.dumps((Broken, (), {})))
     assert raised is not None
     assert raised.message == "OSError: no model"
+
+
+def test_batches_of_one_call_share_its_blocks_and_none_takes_another_along() -> None:
+    def function(values: list[int]) -> list[int]:
+        if 3 in values:
+            raise ValueError("three")
+        return [value + 1 for value in values]
+
+    made = worker(function)
+    blocks: list[tuple[int, bytes | None]] = [(7, pickle.dumps([1, 2, 3])), (8, b"no pickle"), (9, pickle.dumps([4]))]
+    batches = [reading(7, [0]), reading(8, [0]), reading(7, [2]), reading(7, [1, 0]), reading(9, [0])]
+    replies = pickle.loads(made.run(pack_request(batches, blocks, 0)))
+    assert [reply[0] for reply in replies] == [OK, ERROR, ERROR, OK, OK]
+    assert [rows(reply[2][0]) for reply in replies if reply[0] == OK] == [[2], [3, 2], [5]]
+    assert "UnpicklingError" in replies[1][1].message
+    assert replies[2][1].message == "ValueError: three"
+    assert all(ended <= began for (*_, ended), (*_, began, _) in pairwise(replies))

@@ -1,0 +1,127 @@
+"""Actor calls: dispatch batches that are shorter than their way to the actor share one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rayorch_flows import CauseKind, Executor, ItemOutcome, Pipeline, RayModule
+from rayorch_flows.runtime import pool as pool_module
+from rayorch_flows.runtime.codec import INLINE_BATCH_BYTES
+from rayorch_flows.runtime.cost import MOST_PER_CALL
+from rayorch_flows.runtime.pool import Replica
+from tests.runtime.functions import CPU, AddOne, Documents, Poison, Slow
+
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
+
+DOCS = [40, 3, 0, 25, 120] * 12
+ANSWERS = [list(range(1, pages + 1)) for pages in DOCS]
+
+
+@dataclass
+class Sent:
+    """Actor calls to ``middle``: how many batches each carried, its inline bytes, and how many were on their way."""
+
+    batches: list[int] = field(default_factory=list[int])
+    nbytes: list[int] = field(default_factory=list[int])
+    on_the_way: list[int] = field(default_factory=list[int])
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
+    found = Sent()
+    send = Replica.send
+
+    def noting(self: Replica, flight: Any, request: bytes, objects: Any, slots: int, done: Any) -> None:
+        if self.pool.module.name == "middle":
+            found.batches.append(len(flight.batches))
+            found.nbytes.append(len(request))
+            found.on_the_way.append(1 + len(self.flights))
+            assert self.holds >= sum(len(f.batches) for f in (*self.flights, flight))
+            assert len(flight.batches) == 1 or not (slots or objects)
+        send(self, flight, request, objects, slots, done)
+
+    monkeypatch.setenv("RAYORCH_FLOWS_VALIDATE", "1")
+    monkeypatch.setattr(Replica, "send", noting)
+    return found
+
+
+def test_short_batches_share_calls_and_no_more_calls_than_asked_for_are_on_their_way(sent: Sent) -> None:
+    module = RayModule(AddOne).ray_options(batch_size=2, max_in_flight=3, **CPU)
+    with Executor(Documents(module, total=False)) as executor:
+        result = executor.run(DOCS)
+    assert result.outputs == ANSWERS
+    middle = next(call for call in result.calls if call.call == "middle")
+    assert sum(sent.batches) == middle.batches  # each batch went once
+    assert 1 < max(sent.batches) <= MOST_PER_CALL
+    assert len(sent.batches) < middle.batches / 2
+    assert max(sent.on_the_way) == 3
+
+
+@pytest.mark.parametrize(("seconds", "deadline_s"), [(0.002, None), (0.0, 60.0)], ids=["long", "deadline"])
+def test_each_batch_that_is_long_or_has_a_deadline_is_a_call(
+    seconds: float, deadline_s: float | None, sent: Sent
+) -> None:
+    module = RayModule(Slow).pre_init(seconds).ray_options(batch_size=8, deadline_s=deadline_s, **CPU)
+    with Executor(Documents(module, total=False)) as executor:
+        assert executor.run(DOCS[:5]).outputs == ANSWERS[:5]
+    assert set(sent.batches) == {1}
+
+
+class Kilobytes:
+    def run(self, values: list[int]) -> list[bytes]:
+        return [bytes([value % 256]) * 4_000 for value in values]
+
+
+class Sizes:
+    def run(self, values: list[bytes]) -> list[int]:
+        return [len(value) for value in values]
+
+
+class Wide(Pipeline):
+    def __init__(self) -> None:
+        self.wide = RayModule(Kilobytes).ray_options(batch_size=4, **CPU)
+        self.middle = RayModule(Sizes).ray_options(batch_size=4, **CPU)
+
+    def forward(self, values: Any) -> Any:
+        return self.middle(self.wide(values))
+
+
+def test_a_call_carries_no_more_inline_bytes_than_a_batch_may(sent: Sent) -> None:
+    with Executor(Wide()) as executor:
+        assert executor.run(list(range(1_500))).outputs == [4_000] * 1_500
+    assert max(sent.batches) > 1
+    assert max(sent.nbytes) < INLINE_BATCH_BYTES + 20_000
+
+
+class Arrays:
+    def run(self, values: list[int]) -> list[Any]:
+        return [np.full(50_000, value, np.uint8) for value in values]
+
+
+def test_what_has_objects_of_its_own_goes_by_itself(sent: Sent) -> None:
+    module = RayModule(Arrays).ray_options(batch_size=2, **CPU)
+    with Executor(Documents(module, total=False)) as executor:
+        outputs = executor.run(DOCS[:5]).outputs
+    assert [[int(page[0]) for page in pages] for pages in outputs] == [list(range(n)) for n in DOCS[:5]]
+    assert set(sent.batches) == {1}
+
+
+def test_a_death_in_a_shared_call_blames_nobody_until_it_is_known_whom(
+    sent: Sent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_module, "batches_per_call", lambda _: MOST_PER_CALL)
+    module = RayModule(Poison).pre_init(110).ray_options(batch_size=2, replicas=2, slow_start=False, **CPU)
+    with Executor(Documents(module, total=False)) as executor:
+        outcomes = sorted(executor.stream(DOCS[:5]), key=lambda outcome: outcome.index)
+    for outcome, expected in zip(outcomes[:4], ANSWERS[:4], strict=True):
+        assert outcome.value == expected
+    broken = outcomes[4]
+    assert broken.outcome is ItemOutcome.SUPPRESSED
+    assert broken.cause is not None
+    assert (broken.cause.kind, broken.cause.ordinals) == (CauseKind.WORKER_CRASH, (110,))
+    assert [c.outcome for c in broken.children].count(ItemOutcome.PRESENT) == DOCS[4] - 1
+    assert max(sent.batches) > 1
