@@ -1,8 +1,9 @@
 """The real machine under a virtual clock: millions of pages on thousands of simulated GPUs, one driver.
 
 What the driver's thread does for a batch is charged to the virtual clock: the CPU time that the machine takes, measured
-as it runs, and the thread's CPU time of a Ray call, measured first. GPUs take one second a batch of 64, whatever its
-size. ``one_core_gpus`` is where a driver saturates whose other threads, Ray's own, share that one core.
+as it runs, and what the engine's thread takes beside it for a batch and its call, measured first on a real engine. GPUs
+take one second a batch of 64, whatever its size. ``one_core_gpus`` is where a driver saturates whose other threads,
+Ray's own, share that one core.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from __future__ import annotations
 import time
 
 from benchmarks import workloads
+from benchmarks.engine_cost import driver_cost
 from benchmarks.harness import Job, Row, row
-from benchmarks.systems.floor import call_cost_s
 from benchmarks.virtual import IN_FLIGHT, Simulation, Site
 
 SYSTEMS = ("rayorch_flows",)
@@ -27,10 +28,10 @@ MICROBATCH = 1_000
 def measure(job: Job) -> Row:
     gpus = int(job.arm)
     documents = workloads.log_normal(int(PAGES / job.scale / 27.4))
-    call_s, call_all_threads_s = call_cost_s()
+    cost = driver_cost()
     # Far more pages are active than in flight, so that queues are never short because admission is.
     active = 8 + 6 * IN_FLIGHT * gpus * BATCH * len(documents.pages) // (documents.total * MICROBATCH)
-    site = Site(gpus, BATCH, lambda _: BATCH_S, MICROBATCH, active, call_s, options=job.options)
+    site = Site(gpus, BATCH, lambda _: BATCH_S, MICROBATCH, active, cost.thread_s, options=job.options)
     simulation = Simulation(site, documents)
     start = time.process_time()
     wall_s = simulation.run()
@@ -49,11 +50,11 @@ def measure(job: Job) -> Row:
         busy=simulation.busy[simulation.page_module] / gpus / wall_s,
         fill=documents.total / page_batches / BATCH,
         driver_busy=simulation.driver_busy / wall_s,
-        call_us=call_s * 1e6,
-        call_all_threads_us=call_all_threads_s * 1e6,
-        machine_us_per_batch=(per_call_s - call_s) * 1e6,
-        machine_us_per_page=(per_call_s - call_s) * calls / documents.total * 1e6,
+        call_us=cost.thread_s * 1e6,
+        call_all_threads_us=cost.process_s * 1e6,
+        machine_us_per_batch=(per_call_s - cost.thread_s) * 1e6,
+        machine_us_per_page=(per_call_s - cost.thread_s) * calls / documents.total * 1e6,
         saturates_at_gpus=BATCH_S * page_batches / simulation.driver_busy,
-        one_core_gpus=BATCH_S * page_batches / (simulation.driver_busy + calls * (call_all_threads_s - call_s)),
+        one_core_gpus=BATCH_S * page_batches / (simulation.driver_busy + calls * (cost.process_s - cost.thread_s)),
         simulated_in_s=real_s,
     )

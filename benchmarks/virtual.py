@@ -28,7 +28,8 @@ IN_FLIGHT = 2
 
 @dataclass(frozen=True)
 class Site:
-    """What there is to run on, and what it takes. ``call_s``: the driver's cost of a Ray call."""
+    """What there is to run on, and what it takes. ``call_s``: the driver's cost of a dispatch batch
+    beside the machine."""
 
     actors: int
     batch: int

@@ -102,19 +102,6 @@ def _drive(steps: list[tuple[Sequence[Any], Iterable[Any]]]) -> list[list[Any]]:
     return [[answers[index] for index in range(len(answers))] for answers in results]
 
 
-def call_cost_s(calls: int = 2_000) -> tuple[float, float]:
-    """CPU time of the calling thread, and of all threads of this process, for one bare actor call with a batch of 64
-    pages and its answer. What the other threads do is Ray's C++, which runs beside Python on another core."""
-    remote: Any = ray.remote(num_cpus=0)(functions.TrivialPage)
-    batch = [(1, ordinal) for ordinal in range(64)]
-    with local_ray():
-        pool = [remote.remote() for _ in range(4)]
-        _drive([(pool, [batch] * 200)])
-        thread_s, process_s = time.thread_time(), time.process_time()
-        _drive([(pool, [batch] * calls)])
-        return (time.thread_time() - thread_s) / calls, (time.process_time() - process_s) / calls
-
-
 def pdf(uris: list[str], *, actors: int, on_ray: bool = False) -> Measured:
     """A process pool, one document a task, as one would write it by hand; ``on_ray``: the same on bare Ray actors."""
     if on_ray:

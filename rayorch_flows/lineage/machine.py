@@ -25,7 +25,7 @@ from rayorch_flows.lineage.commit import (
     count_back,
     place_items,
 )
-from rayorch_flows.lineage.facts import Microbatch
+from rayorch_flows.lineage.facts import NO_BLOCK, Microbatch
 from rayorch_flows.lineage.index import HOLDERS, build_index
 from rayorch_flows.lineage.propagation import Propagation
 from rayorch_flows.lineage.protocol import (
@@ -199,9 +199,9 @@ class Machine:
         """What became of a source item that was reported terminal and not taken yet; its children, if wanted."""
         return source_result(self._active[microbatch], row, children=children)
 
-    def ready(self, module: int) -> int:
-        """Ready Grains for a module's actors, all Calls and microbatches together."""
-        return sum(m.calls[c].ready for m in self._active.values() for c in self.index.module_calls[module])
+    def ready(self, module: int) -> bool:
+        """Whether a Grain of any Call and microbatch is ready for a module's actors."""
+        return any(m.calls[c].ready for m in self._active.values() for c in self.index.module_calls[module])
 
     def counts(self, microbatch: str, call: int) -> CallCounts:
         s = self._active[microbatch].calls[call]
@@ -388,7 +388,9 @@ class Machine:
         for totals, calls in zip(self._over, state.calls, strict=True):
             totals.add(calls, over=True)
         for port in self._holders():
-            self._retention.let_go_all(state, port, range(len(state.ports[port].block)))
+            block = state.ports[port].block
+            if block.count(NO_BLOCK) != len(block):
+                self._retention.let_go_all(state, port, range(len(block)))
         for domain in self.plan.domains[1:]:
             expansion = state.domains[domain.id].expansion
             for group in dict.fromkeys(self.plan.ports[g].holder for g in domain.groups):

@@ -147,7 +147,7 @@ def _fill(
                 groups.setdefault(microbatch.id, (microbatch, []))[1].extend(grains)
                 size += len(grains)
                 room -= len(grains)
-    return tuple(group for group in groups.values() if group[1])
+    return tuple(groups.values())
 
 
 def _limit(
@@ -164,14 +164,19 @@ def _limit(
     limit = options.batch_size
     if options.batching is Batching.ELASTIC:
         queues = [m.calls[call].queue for m in ready]
-        tail = asking.draining and not _more_to_come(index, active, call)
-        limit = _share(queues, limit, history[call], asking, tail=tail)
+        queued = sum(queue.size for queue in queues)
+        # Where a full batch for every actor and one more are queued, tail or not makes no difference.
+        short = queued < limit * (1 + asking.workers)
+        tail = short and asking.draining and not _more_to_come(index, active, call)
+        limit = _share(queues, queued, limit, history[call], asking, tail=tail)
     if limit and options.max_ready_bytes:
         limit = min(limit, _byte_room(index, active, live_bytes, history, options, call))
     return limit
 
 
-def _share(queues: Sequence[ReadyQueue], limit: int, history: CallHistory, asking: Asking, *, tail: bool) -> int:
+def _share(
+    queues: Sequence[ReadyQueue], queued: int, limit: int, history: CallHistory, asking: Asking, *, tail: bool
+) -> int:
     """The dispatch batch for one actor out of queues that may not fill all of them.
 
     Short work is dealt out in shares, to idle actors only, so that they finish together and nothing waits behind a
@@ -180,7 +185,6 @@ def _share(queues: Sequence[ReadyQueue], limit: int, history: CallHistory, askin
     for those that are idle now. While the cost is unknown, a share is no less than three quarters of the limit: sizes
     have to vary for it to show.
     """
-    queued = sum(queue.size for queue in queues)
     enough = queued >= limit * asking.workers if tail else queued >= limit * (1 + asking.idle)
     if not asking.idle:
         worthy = sum(queue.open for queue in queues) >= history.worth(limit, unknown=1.0)
