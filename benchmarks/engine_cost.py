@@ -14,8 +14,17 @@ from rayorch_flows import Executor, RayModule
 from rayorch_flows.lineage.machine import Machine
 
 BATCH = 64
+BATCH_S = 0.002
 PAGES = 120
 DOCUMENTS = 1_500
+
+
+class BriefModel(functions.TrivialPage):
+    """Long enough that its dispatch batches do not share actor calls: a model's do not either."""
+
+    def run(self, pages: list[functions.Page]) -> list[int]:
+        time.sleep(BATCH_S)
+        return super().run(pages)
 
 
 @dataclass(frozen=True)
@@ -28,11 +37,9 @@ class DriverCost:
 
 
 def driver_cost() -> DriverCost:
-    """Measured on a real engine with four actors that do nothing, one dispatch batch in each call."""
-    # A model's batches are long, so none shares a call; a deadline has the same effect on these.
-    options: dict[str, Any] = {"num_cpus": 0, "deadline_s": 600}
-    split = RayModule(functions.Split).ray_options(batch_size=4, **options)
-    page = RayModule(functions.TrivialPage).ray_options(replicas=4, batch_size=BATCH, **options)
+    """Measured on a real engine with four actors, one dispatch batch in each call."""
+    split = RayModule(functions.Split).ray_options(batch_size=32, num_cpus=0)
+    page = RayModule(BriefModel).ray_options(replicas=4, batch_size=BATCH, num_cpus=0)
     pipeline = pages_pipeline("rayorch_flows", page, split=split, gather=None)
     documents = [(number, PAGES) for number in range(DOCUMENTS)]
     with local_ray(), Executor(pipeline) as executor:

@@ -283,10 +283,9 @@ class Pool:
         return self.module.options.max_in_flight * self.per_call
 
     def learn(self, batch_s: float) -> None:
-        """What a batch takes its actor. Short ones share a call, but where one may have to be told from the others: by
-        its deadline, or because this pool has lost an actor and nobody knows yet to what."""
-        shared = self.deadline_s is None and not self._lost
-        self.per_call = batches_per_call(batch_s) if shared else 1
+        """What a batch takes its actor. Short ones share a call, until this pool has lost an actor: which batch of a
+        call it was to, by its death or by its deadline, nobody could tell."""
+        self.per_call = 1 if self._lost else batches_per_call(batch_s)
 
     def lose(self, replica: Replica) -> list[Flight]:
         """The replica is dead or has to die: its unanswered flights, oldest first. A successor is started."""
@@ -349,6 +348,7 @@ class Pool:
         for replica in [*self.live, *self._starting]:
             self._drop(replica)
         self._blob = None
+        self._lost = False
         return flights
 
 

@@ -68,7 +68,7 @@ class RunResult:
 
     @property
     def rpc_count(self) -> int:
-        """Calls of actors: one for each dispatch batch."""
+        """Dispatch batches: as many as calls of actors, but for very short ones, which share some."""
         return sum(call.batches for call in self.calls)
 
 

@@ -160,7 +160,10 @@ class Traffic:
                     active.raised = raised
             self._fail(batch, AttemptFailure.EXCEPTION, raised.kind, raised.message)
         pool = flight.replica.pool
-        pool.learn(max(self._costs[call].batch_s() for call in self.machine.index.module_calls[pool.module.id]))
+        if flight.objects or flight.blocks:
+            pool.per_call = 1  # such batches go by themselves
+        else:
+            pool.learn(max(self._costs[call].batch_s() for call in self.machine.index.module_calls[pool.module.id]))
 
     def _fail(self, batch: DispatchBatch, why: AttemptFailure, kind: CauseKind, message: str) -> None:
         retryable = kind in (CauseKind.TIMEOUT, CauseKind.WORKER_CRASH)

@@ -8,7 +8,7 @@ import os
 import pickle
 import time
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import cloudpickle
@@ -78,16 +78,17 @@ class Worker:
         """Dispatch batches, one after the other: the reply, followed by as many objects as the request has slots."""
         batches, blocks, slots = unpack_request(request)
         remaining = iter(objects)
-        opened = _Opened((block, next(remaining) if data is None else data) for block, data in blocks)
+        sent = {block: next(remaining) if data is None else data for block, data in blocks}
         filled: list[Payload | None] = [None] * slots
-        reply = pickle.dumps([self._batch(*batch, opened, filled) for batch in batches], 5)
+        reply = pickle.dumps([self._batch(*batch, sent, filled) for batch in batches], 5)
         return (reply, *filled) if slots else reply
 
     def _batch(
-        self, call_id: int, size: int, columns: list[Column], opened: _Opened, filled: list[Payload | None]
+        self, call_id: int, size: int, columns: list[Column], sent: dict[int, Payload], filled: list[Payload | None]
     ) -> tuple[Any, ...]:
         started = time.time()
         try:
+            opened = _Opened(sent)
             arguments = [decode_column(column, opened, size) for column in columns]
             call = self._calls[call_id]
             result = self._run(*arguments[: call.positional], **_named(call, arguments))
@@ -99,11 +100,12 @@ class Worker:
 
 
 class _Opened(dict[int, Any]):
-    """Blocks by id, opened when a batch first reads them: one that cannot be opened fails its readers only."""
+    """The blocks of one batch by id, opened when it first reads them: one that cannot be opened fails its readers only,
+    and what a Function does to its arguments no other batch sees."""
 
-    def __init__(self, sent: Iterable[tuple[int, Payload]]) -> None:
+    def __init__(self, sent: dict[int, Payload]) -> None:
         super().__init__()
-        self._sent = dict(sent)
+        self._sent = sent
 
     def __missing__(self, block: int) -> Any:
         opened = self[block] = open_block(self._sent[block])

@@ -50,7 +50,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
 
 
 def test_short_batches_share_calls_and_no_more_calls_than_asked_for_are_on_their_way(sent: Sent) -> None:
-    module = RayModule(AddOne).ray_options(batch_size=2, max_in_flight=3, **CPU)
+    module = RayModule(AddOne).ray_options(batch_size=2, max_in_flight=3, deadline_s=60, **CPU)
     with Executor(Documents(module, total=False)) as executor:
         result = executor.run(DOCS)
     assert result.outputs == ANSWERS
@@ -61,11 +61,8 @@ def test_short_batches_share_calls_and_no_more_calls_than_asked_for_are_on_their
     assert max(sent.on_the_way) == 3
 
 
-@pytest.mark.parametrize(("seconds", "deadline_s"), [(0.002, None), (0.0, 60.0)], ids=["long", "deadline"])
-def test_each_batch_that_is_long_or_has_a_deadline_is_a_call(
-    seconds: float, deadline_s: float | None, sent: Sent
-) -> None:
-    module = RayModule(Slow).pre_init(seconds).ray_options(batch_size=8, deadline_s=deadline_s, **CPU)
+def test_each_batch_that_is_long_is_a_call(sent: Sent) -> None:
+    module = RayModule(Slow).pre_init(0.002).ray_options(batch_size=8, **CPU)
     with Executor(Documents(module, total=False)) as executor:
         assert executor.run(DOCS[:5]).outputs == ANSWERS[:5]
     assert set(sent.batches) == {1}
@@ -108,13 +105,17 @@ def test_what_has_objects_of_its_own_goes_by_itself(sent: Sent) -> None:
         outputs = executor.run(DOCS[:5]).outputs
     assert [[int(page[0]) for page in pages] for pages in outputs] == [list(range(n)) for n in DOCS[:5]]
     assert set(sent.batches) == {1}
+    assert max(sent.on_the_way) == 2
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["kill", "hang"])
 def test_a_death_in_a_shared_call_blames_nobody_until_it_is_known_whom(
-    sent: Sent, monkeypatch: pytest.MonkeyPatch
+    how: str, sent: Sent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pool_module, "batches_per_call", lambda _: MOST_PER_CALL)
-    module = RayModule(Poison).pre_init(110).ray_options(batch_size=2, replicas=2, slow_start=False, **CPU)
+    module = RayModule(Poison).pre_init(110, how).ray_options(batch_size=2, replicas=2, slow_start=False, **CPU)
+    module.ray_options(deadline_s=0.7)
     with Executor(Documents(module, total=False)) as executor:
         outcomes = sorted(executor.stream(DOCS[:5]), key=lambda outcome: outcome.index)
     for outcome, expected in zip(outcomes[:4], ANSWERS[:4], strict=True):
@@ -122,6 +123,7 @@ def test_a_death_in_a_shared_call_blames_nobody_until_it_is_known_whom(
     broken = outcomes[4]
     assert broken.outcome is ItemOutcome.SUPPRESSED
     assert broken.cause is not None
-    assert (broken.cause.kind, broken.cause.ordinals) == (CauseKind.WORKER_CRASH, (110,))
+    kind = CauseKind.WORKER_CRASH if how == "kill" else CauseKind.TIMEOUT
+    assert (broken.cause.kind, broken.cause.ordinals) == (kind, (110,))
     assert [c.outcome for c in broken.children].count(ItemOutcome.PRESENT) == DOCS[4] - 1
     assert max(sent.batches) > 1

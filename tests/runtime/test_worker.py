@@ -206,6 +206,17 @@ def test_a_constructor_that_raises_is_reported() -> None:
     assert raised.message == "OSError: no model"
 
 
+def test_batches_of_one_call_do_not_see_what_another_does_to_a_shared_argument() -> None:
+    def function(values: list[list[int]]) -> list[int]:
+        for value in values:
+            value.append(0)
+        return [len(value) for value in values]
+
+    batches = [reading(7, [0, 1]), reading(7, [1, 0])]
+    replies = pickle.loads(worker(function).run(pack_request(batches, [(7, pickle.dumps([[1], [1, 2]]))], 0)))
+    assert [rows(reply[2][0]) for reply in replies] == [[2, 3], [3, 2]]
+
+
 def test_batches_of_one_call_share_its_blocks_and_none_takes_another_along() -> None:
     def function(values: list[int]) -> list[int]:
         if 3 in values:
