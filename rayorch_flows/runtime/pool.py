@@ -67,7 +67,8 @@ class Flight:
 @dataclass(slots=True, eq=False)
 class Replica:
     """One actor. ``flights`` in the order in which it executes them; ``since`` when the first one began; ``holds`` how
-    many dispatch batches it was given and has not answered, ``alone`` if that is one that must be alone."""
+    many dispatch batches it was given and has not answered, ``alone`` if that is one that must be alone; ``worked``
+    after its first answer: many Functions take far longer for that than ever again."""
 
     pool: Pool
     handle: ActorHandle[Any]
@@ -78,6 +79,7 @@ class Replica:
     since: float = 0.0
     holds: int = 0
     alone: bool = False
+    worked: bool = False
     pid: int = 0
     node: str = ""
     flights: deque[Flight] = field(default_factory=deque[Flight])

@@ -151,6 +151,9 @@ class Traffic:
             return
         for batch, reply in zip(flight.batches, pickle.loads(value), strict=True):
             self._tally(batch, reply[-2], reply[-1])
+            if flight.replica.worked:
+                self._learn(batch, reply[-1] - reply[-2])
+            flight.replica.worked = True
             if reply[0] == OK:
                 self.machine.commit(batch.id, self._report(batch.call, flight.objects, reply[1], reply[2]))
                 continue
@@ -190,11 +193,13 @@ class Traffic:
         add = self.blocks.add
         return tuple([add(objects[held] if isinstance(held, int) else held, rows, size) for rows, size, held in pieces])
 
+    def _learn(self, batch: DispatchBatch, seconds: float) -> None:
+        cost = self._costs[batch.call]
+        cost.seen(batch.size, seconds)
+        self.machine.learn(batch.call, cost.overhead_rows())
+
     def _tally(self, batch: DispatchBatch, started: float, ended: float) -> None:
         self._telemetry.batch(batch.call, batch.size, ended - started)
-        cost = self._costs[batch.call]
-        cost.seen(batch.size, ended - started)
-        self.machine.learn(batch.call, cost.overhead_rows())
         if len(batch.segments) == 1:
             if active := self._active.get(batch.segments[0].microbatch):
                 active.submission.tally.calls[batch.call].batch(batch.size, 1.0, started, ended)

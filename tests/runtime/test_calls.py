@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,6 +67,26 @@ def test_each_batch_that_is_long_is_a_call(sent: Sent) -> None:
     with Executor(Documents(module, total=False)) as executor:
         assert executor.run(DOCS[:5]).outputs == ANSWERS[:5]
     assert set(sent.batches) == {1}
+
+
+class SlowToStart(AddOne):
+    """Loads something with its first batch, as many Functions do."""
+
+    def __init__(self) -> None:
+        self.loaded = False
+
+    def run(self, values: list[int]) -> list[int]:
+        if not self.loaded:
+            time.sleep(1.0)
+            self.loaded = True
+        return super().run(values)
+
+
+def test_what_the_first_batch_of_an_actor_takes_does_not_count(sent: Sent) -> None:
+    module = RayModule(SlowToStart).ray_options(batch_size=2, **CPU)
+    with Executor(Documents(module, total=False)) as executor:
+        assert executor.run(DOCS[:5]).outputs == ANSWERS[:5]
+    assert max(sent.batches) > 1
 
 
 class Kilobytes:
