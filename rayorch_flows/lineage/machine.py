@@ -82,7 +82,7 @@ class Machine:
         self._batch_id = 0
         self._admitted = 0
         self.draining = True  # set to False while more microbatches are about to be admitted: batches then stay full
-        self._instructions: list[Instruction] = []
+        self._instructions: list[SourceTerminal | MicrobatchDone | MicrobatchAborted] = []
 
     # Events
 
@@ -159,6 +159,7 @@ class Machine:
 
     def cancel(self, microbatch: str) -> None:
         """Forget a microbatch: nothing of it is dispatched any more, Reports still to come are fenced off."""
+        self._untell(microbatch)
         state = self._active.pop(microbatch, None)
         if state is not None:
             self._drop(state)
@@ -189,7 +190,8 @@ class Machine:
 
     def instructions(self) -> list[Instruction]:
         """What the events since the last call ask for; each is told once."""
-        drained, self._instructions = self._instructions, []
+        drained: list[Instruction] = [*self._instructions]
+        self._instructions.clear()
         if self._retention.released:
             drained.append(BlocksReleased(self._retention.released))
             self._retention.released = []
@@ -232,6 +234,10 @@ class Machine:
 
     def idle(self) -> bool:
         return not self._active
+
+    def active(self, microbatch: str) -> bool:
+        """Whether it was admitted and neither ended nor was aborted or cancelled."""
+        return microbatch in self._active
 
     def outcome(
         self, microbatch: str, port: int, row: int, ordinals: tuple[int, ...] = ()
@@ -329,6 +335,7 @@ class Machine:
         if recovery is Recovery.ABORT:
             self._active.pop(state.id)
             self._drop(state)
+            self._untell(state.id)
             self._instructions.append(MicrobatchAborted(state.id, blame(state, call, grains[0], cause)))
             return
         if recovery is Recovery.FAIL_RECORD:
@@ -375,6 +382,10 @@ class Machine:
                 self._instructions.append(SourceTerminal(state.id, rows))
                 if state.terminal.count(1) == state.rows:
                     self._instructions.append(MicrobatchDone(state.id))
+
+    def _untell(self, microbatch: str) -> None:
+        """Nobody has heard yet what the last events said of a microbatch that is now gone: nobody will."""
+        self._instructions = [told for told in self._instructions if told.microbatch != microbatch]
 
     def _end(self, state: Microbatch) -> None:
         """Drop the state of a microbatch whose results are all taken."""

@@ -122,7 +122,7 @@ class AttemptFailure(StrEnum):
     EXCEPTION = "exception"
     WORKER_DIED = "worker_died"
     DEADLINE = "deadline"
-    NOT_STARTED = "not_started"  # queued behind a batch that took its actor down: not to blame
+    NOT_STARTED = "not_started"  # behind the batch that took its actor down, or one of several that may: not to blame
 
 
 @dataclass(frozen=True, slots=True)

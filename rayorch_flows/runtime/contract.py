@@ -22,7 +22,7 @@ def cause_text(cause: Any) -> str:
         if isinstance(cause, BaseException):
             text = f"{type(cause).__name__}: {cause}"
         else:
-            text = str(cause)
+            text = "".join([str(cause)])  # exactly a str: what a subclass of it carries may not be picklable
     except Exception as error:
         text = f"a {type(cause).__name__} whose text cannot be made ({type(error).__name__})"
     return text if len(text) <= _MESSAGE_CHARS else text[:_MESSAGE_CHARS] + "..."

@@ -86,6 +86,12 @@ class Replica:
     methods: dict[int, Any] = field(default_factory=dict[int, Any])
     calls: list[Any] = field(default_factory=list[Any])
 
+    def depart(self, flight: Flight) -> None:
+        """The flight counts from here on, whatever becomes of its sending."""
+        if not self.flights:
+            self.since = time.monotonic()
+        self.flights.append(flight)
+
     def send(
         self, flight: Flight, request: bytes, objects: Sequence[Any], slots: int, done: Callable[[Any], None]
     ) -> None:
@@ -94,9 +100,6 @@ class Replica:
         if method is None:
             run: Any = self.handle.run
             method = self.methods[slots] = run.options(num_returns=1 + slots) if slots else run
-        if not self.flights:
-            self.since = time.monotonic()
-        self.flights.append(flight)
         answer = method.remote(request, *objects)
         reply, flight.objects = (answer[0], answer[1:]) if slots else (answer, ())
         flight.reply = reply
@@ -157,7 +160,7 @@ class Pool:
         self._starting: list[Replica] = []
         self._blob: Any = None
         self._load_deaths = 0
-        self._lost = False
+        self._shares = True
         self._warned = False
 
     @property
@@ -285,13 +288,15 @@ class Pool:
         return self.module.options.max_in_flight * self.per_call
 
     def learn(self, batch_s: float) -> None:
-        """What a batch takes its actor. Short ones share a call, until this pool has lost an actor: which batch of a
-        call it was to, by its death or by its deadline, nobody could tell."""
-        self.per_call = 1 if self._lost else batches_per_call(batch_s)
+        """What a batch takes its actor: short ones share a call."""
+        self.per_call = batches_per_call(batch_s) if self._shares else 1
+
+    def share_no_more(self) -> None:
+        """One of the batches that shared a call took it down: to find it, they go one by one until the pool stops."""
+        self._shares, self.per_call = False, 1
 
     def lose(self, replica: Replica) -> list[Flight]:
         """The replica is dead or has to die: its unanswered flights, oldest first. A successor is started."""
-        self._lost, self.per_call = True, 1
         flights = list(replica.flights)
         self._drop(replica)
         if self.failure is None:
@@ -350,7 +355,7 @@ class Pool:
         for replica in [*self.live, *self._starting]:
             self._drop(replica)
         self._blob = None
-        self._lost = False
+        self._shares = True
         return flights
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import pickle
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -27,7 +26,7 @@ from rayorch_flows.runtime.metrics import RunTally
 from rayorch_flows.runtime.pool import Flight, Pool, Post, Replica
 from rayorch_flows.runtime.submission import Active
 from rayorch_flows.runtime.telemetry import Telemetry
-from rayorch_flows.runtime.wire import OK, Piece, Raised, module_calls, pack_request
+from rayorch_flows.runtime.wire import OK, Piece, Raised, module_calls, pack_request, unpack_reply
 
 _log = logging.getLogger(__name__)
 
@@ -105,23 +104,21 @@ class Traffic:
         """In as few calls as may be: what is small shares one, what has objects of its own goes by itself."""
         shared: list[DispatchBatch] = []
         inline: dict[int, bytes] = {}
-        nbytes = 0
         for batch in batches:
             slots = self._slots[batch.call].slots()
             payloads = self._payloads(batch)
             small = {block: payload for block, payload in payloads.items() if type(payload) is bytes}
-            size = sum(len(payload) for block, payload in small.items() if block not in inline)
-            full = len(shared) == replica.pool.per_call or nbytes + size > INLINE_BATCH_BYTES
+            together = sum(map(len, (inline | small).values()))
+            full = len(shared) == replica.pool.per_call or together > INLINE_BATCH_BYTES
             own = slots > 0 or len(small) < len(payloads)
             if shared and (full or own):
                 self._send(replica, shared, inline, 0)
-                shared, inline, nbytes = [], {}, 0
+                shared, inline = [], {}
             if own:
                 self._send(replica, [batch], payloads, slots)
                 continue
             shared.append(batch)
             inline.update(small)
-            nbytes += size
         if shared:
             self._send(replica, shared, inline, 0)
 
@@ -138,6 +135,7 @@ class Traffic:
         objects = [payload for _, payload in read]
         sent = [(block, payload if type(payload) is bytes else None) for block, payload in payloads.items()]
         done = functools.partial(self._post, self._on_reply, flight)
+        replica.depart(flight)
         try:
             replica.send(flight, pack_request(batches, sent, slots), objects, slots, done)
         except Exception as error:
@@ -149,7 +147,7 @@ class Traffic:
             return
         if not flight.replica.finish(flight):
             return
-        for batch, reply in zip(flight.batches, pickle.loads(value), strict=True):
+        for batch, reply in zip(flight.batches, unpack_reply(value), strict=True):
             self._tally(batch, reply[-2], reply[-1])
             if flight.replica.worked:
                 self._learn(batch, reply[-1] - reply[-2])
@@ -159,7 +157,8 @@ class Traffic:
                 continue
             raised: Raised = reply[1]
             for segment in batch.segments:
-                if active := self._active.get(segment.microbatch):
+                active = self._active.get(segment.microbatch)
+                if active and self.machine.active(segment.microbatch):  # else an earlier batch has aborted it
                     active.raised = raised
             self._fail(batch, AttemptFailure.EXCEPTION, raised.kind, raised.message)
         pool = flight.replica.pool
@@ -225,25 +224,24 @@ class Traffic:
             if is_lost_payload(error):
                 self._restart_readers(flight)
             else:
-                for batch in flight.batches:
-                    self._fail(
-                        batch,
-                        AttemptFailure.WORKER_DIED,
-                        CauseKind.WORKER_CRASH,
-                        f"Ray could not run it: {error}"[:4000],
-                    )
+                message = f"Ray could not run it: {error}"[:4000]
+                self._blame(flight, AttemptFailure.WORKER_DIED, CauseKind.WORKER_CRASH, message)
 
     def lose(self, replica: Replica, why: AttemptFailure, message: str) -> None:
-        """A replica goes: blame the batch that it was executing, take back the others, start a successor.
-
-        Which batch of a call with several it was, nobody knows: they are all taken back, and sent one by one next.
-        """
+        """A replica goes: blame the call that it was executing, take back those behind it, start a successor."""
         _log.warning("an actor of %s is lost: %s", replica.pool.module.name, message)
         kind = CauseKind.TIMEOUT if why is AttemptFailure.DEADLINE else CauseKind.WORKER_CRASH
         for position, flight in enumerate(replica.pool.lose(replica)):
-            blamed = not position and len(flight.batches) == 1
-            for batch in flight.batches:
-                self._fail(batch, why if blamed else AttemptFailure.NOT_STARTED, kind, message)
+            self._blame(flight, AttemptFailure.NOT_STARTED if position else why, kind, message)
+
+    def _blame(self, flight: Flight, why: AttemptFailure, kind: CauseKind, message: str) -> None:
+        """A call came to nothing. Which of several batches it was to, nobody knows: they are all taken back, and the
+        pool's batches go one by one from now on."""
+        if len(flight.batches) > 1 and why is not AttemptFailure.NOT_STARTED:
+            flight.replica.pool.share_no_more()
+            why = AttemptFailure.NOT_STARTED
+        for batch in flight.batches:
+            self._fail(batch, why, kind, message)
 
     def check_deadlines(self, now: float) -> None:
         for pool in self.timed:

@@ -3,7 +3,8 @@
 Request: ``(batches, blocks, slots)``. ``batches`` lists (call, size, columns), one a dispatch batch; ``blocks`` lists
 (block id, whole bytes | None), those of all batches, and a None is the next object argument; ``slots`` is how many
 objects of its own the reply may fill, 0 where there are several batches.
-Reply: a list, for each batch ``("ok", failures, outputs, started, ended)`` or ``("error", Raised, started, ended)``.
+Reply: a list of pickles, for each batch ``("ok", failures, outputs, started, ended)`` or
+``("error", Raised, started, ended)``.
 """
 
 from __future__ import annotations
@@ -123,3 +124,7 @@ def unpack_request(
 ) -> tuple[list[tuple[int, int, list[Column]]], list[tuple[int, bytes | None]], int]:
     packed, blocks, slots = pickle.loads(data)
     return [(call, size, [Column(*c) for c in columns]) for call, size, columns in packed], blocks, slots
+
+
+def unpack_reply(data: bytes) -> list[tuple[Any, ...]]:
+    return [pickle.loads(reply) for reply in pickle.loads(data)]

@@ -80,12 +80,12 @@ class Worker:
         remaining = iter(objects)
         sent = {block: next(remaining) if data is None else data for block, data in blocks}
         filled: list[Payload | None] = [None] * slots
-        reply = pickle.dumps([self._batch(*batch, sent, filled) for batch in batches], 5)
+        reply = pickle.dumps([self._batch(*batch, sent, filled) for batch in batches])
         return (reply, *filled) if slots else reply
 
     def _batch(
         self, call_id: int, size: int, columns: list[Column], sent: dict[int, Payload], filled: list[Payload | None]
-    ) -> tuple[Any, ...]:
+    ) -> bytes:
         started = time.time()
         try:
             opened = _Opened(sent)
@@ -93,10 +93,10 @@ class Worker:
             call = self._calls[call_id]
             result = self._run(*arguments[: call.positional], **_named(call, arguments))
             failures, outputs = encode_result(call, result, size, filled)
+            return pickle.dumps((OK, failures, outputs, started, time.time()), 5)
         except BaseException as error:
             filled[:] = [None] * len(filled)
-            return ERROR, describe(error), started, time.time()
-        return OK, failures, outputs, started, time.time()
+            return pickle.dumps((ERROR, describe(error), started, time.time()), 5)
 
 
 class _Opened(dict[int, Any]):

@@ -374,6 +374,18 @@ MUTANTS = (
         "elif failure is not AttemptFailure.EXCEPTION:",
     ),
     Mutant(
+        "what was to be told of a cancelled microbatch is told",
+        "machine.py",
+        "        self._untell(microbatch)\n",
+        "",
+    ),
+    Mutant(
+        "what was to be told of an aborted microbatch is told",
+        "machine.py",
+        "            self._untell(state.id)\n",
+        "",
+    ),
+    Mutant(
         "one retry too many before an abort",
         "recovery.py",
         "return Recovery.RETRY_NOW if attempt.udf_failures < policy.max_udf_retries else Recovery.ABORT",

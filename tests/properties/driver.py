@@ -446,7 +446,20 @@ class Driver:
                 del self.in_flight[grain]
                 self.catch(grain, trigger)
         self.barriers |= raised
-        self.settle_event()
+        if not (self.r.chance(15) and self.hurry()):
+            self.settle_event()
+
+    def hurry(self) -> bool:
+        """The next event, before anybody asks what the last one did; False if there is none."""
+        self.machine.validate()
+        running = [m for m in self.microbatches.values() if m.state == "running"]
+        if self.cancels and running and self.r.chance(30):
+            self.cancel(self.r.pick(running))
+            return True
+        busy = [actor for actor, flying in self.actors.items() if flying]
+        if busy:
+            self.complete(self.r.pick(busy))
+        return bool(busy)
 
     def raised(self, live: list[Grain], returned: dict[Grain, Any]) -> dict[tuple[str, int, int, Path], Path]:
         """The barriers that a Report raised: one Grain of each parent whose GroupFailure was accepted."""
@@ -564,11 +577,7 @@ class Driver:
         if self.cancels and self.r.chance(40):
             running = [m for m in self.microbatches.values() if m.state == "running"]
             if running:
-                self.cancels -= 1
-                m = self.r.pick(running)
-                self.stopped(m, "pending" if self.r.chance(50) else "cancelled")
-                self.machine.cancel(m.name)
-                self.settle_event()
+                self.cancel(self.r.pick(running))
                 return True
         if self.replays and self.past and self.r.chance(60):
             self.replays -= 1
@@ -580,6 +589,12 @@ class Driver:
             self.pause(self.r.pick(running))
             return True
         return False
+
+    def cancel(self, m: Microbatch) -> None:
+        self.cancels -= 1
+        self.stopped(m, "pending" if self.r.chance(50) else "cancelled")
+        self.machine.cancel(m.name)
+        self.settle_event()
 
     def pause(self, m: Microbatch) -> None:
         m.paused = not m.paused

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,12 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rayorch_flows import CauseKind, Executor, ItemOutcome, Pipeline, RayModule
+from rayorch_flows import CauseKind, ExecutionError, Executor, ItemOutcome, Pipeline, RayModule
 from rayorch_flows.runtime import pool as pool_module
 from rayorch_flows.runtime.codec import INLINE_BATCH_BYTES
 from rayorch_flows.runtime.cost import MOST_PER_CALL
 from rayorch_flows.runtime.pool import Replica
-from tests.runtime.functions import CPU, AddOne, Documents, Poison, Slow
+from tests.runtime.functions import CPU, AddOne, Documents, Flat, Poison, Slow
+from tests.runtime.test_failures import pids, wait_for
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
 
@@ -24,7 +27,8 @@ ANSWERS = [list(range(1, pages + 1)) for pages in DOCS]
 
 @dataclass
 class Sent:
-    """Actor calls to ``middle``: how many batches each carried, its inline bytes, and how many were on their way."""
+    """Actor calls to the Function in the middle, or the only one: how many batches each carried, its inline bytes, and
+    how many were on their way."""
 
     batches: list[int] = field(default_factory=list[int])
     nbytes: list[int] = field(default_factory=list[int])
@@ -37,11 +41,11 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
     send = Replica.send
 
     def noting(self: Replica, flight: Any, request: bytes, objects: Any, slots: int, done: Any) -> None:
-        if self.pool.module.name == "middle":
+        if self.pool.module.name in ("middle", "module"):
             found.batches.append(len(flight.batches))
             found.nbytes.append(len(request))
-            found.on_the_way.append(1 + len(self.flights))
-            assert self.holds >= sum(len(f.batches) for f in (*self.flights, flight))
+            found.on_the_way.append(len(self.flights))
+            assert self.holds >= sum(len(f.batches) for f in self.flights)
             assert len(flight.batches) == 1 or not (slots or objects)
         send(self, flight, request, objects, slots, done)
 
@@ -148,3 +152,40 @@ def test_a_death_in_a_shared_call_blames_nobody_until_it_is_known_whom(
     assert (broken.cause.kind, broken.cause.ordinals) == (kind, (110,))
     assert [c.outcome for c in broken.children].count(ItemOutcome.PRESENT) == DOCS[4] - 1
     assert max(sent.batches) > 1
+
+
+def test_an_exception_in_a_shared_call_ends_its_microbatch_and_nothing_else(
+    sent: Sent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_module, "batches_per_call", lambda _: MOST_PER_CALL)
+    module = RayModule(Poison).pre_init(1_801, "raise").ray_options(batch_size=4, slow_start=False, **CPU)
+    with Executor(Flat(module)) as executor:
+        for _ in range(3):
+            with pytest.raises(ExecutionError, match="ValueError: poison 1801") as error:
+                executor.run([min(value, 1_801) for value in range(2_400)])  # one batch of many that raise is told
+            assert isinstance(error.value.__cause__, ValueError)
+            assert any("in run" in note for note in error.value.__notes__)
+        assert executor.run(list(range(1_000))).outputs == list(range(1, 1_001))
+    assert max(sent.batches) > 1
+
+
+def test_a_stream_closed_early_leaves_the_next_run_alone(sent: Sent) -> None:
+    module = RayModule(AddOne).ray_options(batch_size=2, slow_start=False, **CPU)
+    with Executor(Flat(module)) as executor:
+        for _ in range(20):
+            stream = executor.stream(list(range(600)), input_batch_size=60, max_active_input_batches=4)
+            next(iter(stream))
+            stream.close()
+            assert executor.run(list(range(100))).outputs == list(range(1, 101))
+
+
+def test_the_death_of_an_idle_actor_does_not_end_sharing(sent: Sent) -> None:
+    module = RayModule(AddOne).ray_options(batch_size=2, **CPU)
+    with Executor(Documents(module, total=False)) as executor:
+        executor.run(DOCS)
+        [old] = pids(executor, "middle")
+        os.kill(old, signal.SIGKILL)
+        wait_for(lambda: pids(executor, "middle") not in ([], [old]))
+        before = len(sent.batches)
+        assert executor.run(DOCS).outputs == ANSWERS
+    assert max(sent.batches[before:]) > 1

@@ -14,7 +14,17 @@ import pytest
 from rayorch_flows.lineage.protocol import Column, DispatchBatch
 from rayorch_flows.program.outcomes import CauseKind, GroupFailure, RecordFailure
 from rayorch_flows.runtime.codec import encode_whole, open_block
-from rayorch_flows.runtime.wire import ERROR, OK, CallSpec, OutputSpec, Raised, RawFailure, RawOutput, pack_request
+from rayorch_flows.runtime.wire import (
+    ERROR,
+    OK,
+    CallSpec,
+    OutputSpec,
+    Raised,
+    RawFailure,
+    RawOutput,
+    pack_request,
+    unpack_reply,
+)
 from rayorch_flows.runtime.worker import Worker
 from tests.runtime.test_codec import TwoArguments, through_store
 
@@ -37,7 +47,7 @@ def ask(made: Worker, values: list[Any], slots: int = 0) -> Any:
     [(_, data)] = encode_whole(values)
     answer = made.run(pack_request([reading(0, list(range(len(values))))], [(0, data)], slots))
     reply, *objects = answer if slots else (answer,)
-    [batch] = pickle.loads(reply)
+    [batch] = unpack_reply(reply)
     return batch, objects
 
 
@@ -213,7 +223,7 @@ def test_batches_of_one_call_do_not_see_what_another_does_to_a_shared_argument()
         return [len(value) for value in values]
 
     batches = [reading(7, [0, 1]), reading(7, [1, 0])]
-    replies = pickle.loads(worker(function).run(pack_request(batches, [(7, pickle.dumps([[1], [1, 2]]))], 0)))
+    replies = unpack_reply(worker(function).run(pack_request(batches, [(7, pickle.dumps([[1], [1, 2]]))], 0)))
     assert [rows(reply[2][0]) for reply in replies] == [[2, 3], [3, 2]]
 
 
@@ -226,9 +236,22 @@ def test_batches_of_one_call_share_its_blocks_and_none_takes_another_along() -> 
     made = worker(function)
     blocks: list[tuple[int, bytes | None]] = [(7, pickle.dumps([1, 2, 3])), (8, b"no pickle"), (9, pickle.dumps([4]))]
     batches = [reading(7, [0]), reading(8, [0]), reading(7, [2]), reading(7, [1, 0]), reading(9, [0])]
-    replies = pickle.loads(made.run(pack_request(batches, blocks, 0)))
+    replies = unpack_reply(made.run(pack_request(batches, blocks, 0)))
     assert [reply[0] for reply in replies] == [OK, ERROR, ERROR, OK, OK]
     assert [rows(reply[2][0]) for reply in replies if reply[0] == OK] == [[2], [3, 2], [5]]
     assert "UnpicklingError" in replies[1][1].message
     assert replies[2][1].message == "ValueError: three"
     assert all(ended <= began for (*_, ended), (*_, began, _) in pairwise(replies))
+
+
+def test_a_cause_whose_text_is_an_unpicklable_kind_of_str_is_its_text() -> None:
+    class Text(str):
+        def __reduce__(self) -> Any:
+            raise TypeError("never")
+
+    class Strange:
+        def __str__(self) -> str:
+            return Text("strange")
+
+    failures, _ = ok(worker(lambda values: [RecordFailure(Strange())]), [0])
+    assert failures[0].message == "strange"
