@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rayorch_flows.lineage.protocol import AttemptFailure
+import pytest
+
+from rayorch_flows.lineage.protocol import AttemptFailure, BlocksReleased, MicrobatchAborted
+from rayorch_flows.program.outcomes import Cause, CauseKind
 from rayorch_flows.program.plan import Options
 from rayorch_flows.program.recovery import RecoveryPolicy
 from tests.lineage.scripted import GROUP, LIST, MASK, Script, call, program, run, step
@@ -109,3 +112,23 @@ def test_a_dropped_members_value_that_comes_after_its_parents_reduce_goes_with_t
         step(driver, (event, 1))  # what nobody will look at; now row 0 is done, row 1 is not
     assert [result.row for result in driver.results] == [0]
     driver.run()
+
+
+@pytest.mark.parametrize("how", ["abort", "cancel"])
+def test_nothing_is_told_of_a_microbatch_that_ended_before_anybody_asked(how: str) -> None:
+    """One of its source items had just become terminal."""
+    plan = program(Source(), call(0, 0), outputs=[1], options=Options(batch_size=1, replicas=2))
+    driver = Driver(plan, Reader(b""), microbatches=[(2, Script(plan))])
+    driver.admit(driver.microbatches["mb0"])
+    driver.reserve((0, 0))
+    driver.reserve((0, 1))
+    [first], [second] = driver.actors[0, 0], driver.actors[0, 1]
+    driver.machine.commit(first.batch.id, driver.report(first, driver.returned(first)))
+    assert driver.machine.active("mb0")
+    if how == "abort":
+        driver.machine.fail(second.batch.id, AttemptFailure.EXCEPTION, Cause(CauseKind.FUNCTION_ERROR, "why"))
+    else:
+        driver.machine.cancel("mb0")
+    told = [i for i in driver.machine.instructions() if not isinstance(i, BlocksReleased)]
+    assert [type(i) for i in told] == ([MicrobatchAborted] if how == "abort" else [])
+    assert not driver.machine.active("mb0")
