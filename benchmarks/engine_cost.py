@@ -6,25 +6,18 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch
 
 from benchmarks import functions
 from benchmarks.systems.lineage import pages_pipeline
 from benchmarks.systems.local_ray import local_ray
 from rayorch_flows import Executor, RayModule
 from rayorch_flows.lineage.machine import Machine
+from rayorch_flows.runtime import pool
 
 BATCH = 64
-BATCH_S = 0.002
 PAGES = 120
 DOCUMENTS = 1_500
-
-
-class BriefModel(functions.TrivialPage):
-    """Long enough that its dispatch batches do not share actor calls: a model's do not either."""
-
-    def run(self, pages: list[functions.Page]) -> list[int]:
-        time.sleep(BATCH_S)
-        return super().run(pages)
 
 
 @dataclass(frozen=True)
@@ -37,12 +30,14 @@ class DriverCost:
 
 
 def driver_cost() -> DriverCost:
-    """Measured on a real engine with four actors, one dispatch batch in each call."""
-    split = RayModule(functions.Split).ray_options(batch_size=32, num_cpus=0)
-    page = RayModule(BriefModel).ray_options(replicas=4, batch_size=BATCH, num_cpus=0)
+    """Measured on a real engine that four actors which do nothing keep busy, with a call for each dispatch batch: those
+    of a model are too long to share one."""
+    split = RayModule(functions.Split).ray_options(batch_size=4, num_cpus=0)
+    page = RayModule(functions.TrivialPage).ray_options(replicas=4, batch_size=BATCH, num_cpus=0)
     pipeline = pages_pipeline("rayorch_flows", page, split=split, gather=None)
     documents = [(number, PAGES) for number in range(DOCUMENTS)]
-    with local_ray(), Executor(pipeline) as executor:
+    alone = patch.object(pool, "batches_per_call", return_value=1)
+    with alone, local_ray(), Executor(pipeline) as executor:
         executor.run(documents[:200])
         engine = executor._engine  # pyright: ignore[reportPrivateUsage]
         in_machine = _time_spent(engine._traffic.machine)  # pyright: ignore[reportPrivateUsage]

@@ -18,7 +18,11 @@ def empty_column(depth: int) -> Column:
 def append(column: Column, microbatch: Microbatch, port: int, entities: list[int] | range) -> None:
     """Append the values of ``port`` at ``entities``: Present ones, or Dropped ones (an optional argument: MISSING)."""
     outcome = microbatch.ports[port].outcome
-    if bytes(map(outcome.__getitem__, entities)).count(OutcomeCode.PRESENT) == len(entities):
+    if len(entities) == 1:
+        everyone = outcome[entities[0]] == OutcomeCode.PRESENT
+    else:
+        everyone = bytes(map(outcome.__getitem__, entities)).count(OutcomeCode.PRESENT) == len(entities)
+    if everyone:
         append_values(column, microbatch, port, entities, 0)
         return
     for entity in entities:
@@ -40,8 +44,12 @@ def append_values(
         case PortKind.SOURCE | PortKind.CALL | PortKind.EXPAND:
             items = microbatch.ports[port]
             block, row = items.block, items.row
-            column.blocks.extend([block[entity] for entity in entities])
-            column.rows.extend([row[entity] for entity in entities])
+            if isinstance(entities, range):
+                column.blocks.extend(block[entities.start : entities.stop])
+                column.rows.extend(row[entities.start : entities.stop])
+            else:
+                column.blocks.extend([block[entity] for entity in entities])
+                column.rows.extend([row[entity] for entity in entities])
         case PortKind.FILTER:
             append_values(column, microbatch, spec.inputs[0], entities, level)
         case PortKind.BROADCAST:
@@ -55,9 +63,14 @@ def append_values(
             outcomes = microbatch.ports[members].outcome
             survivors: list[int] = []
             for parent in entities:
-                before = len(survivors)
-                survivors += [c for c in domain.children(parent) if outcomes[c] == OutcomeCode.PRESENT]
-                column.lengths[level].append(len(survivors) - before)
+                children: list[int] | range = domain.children(parent)
+                if outcomes.count(OutcomeCode.PRESENT, children.start, children.stop) != len(children):
+                    children = [child for child in children if outcomes[child] == OutcomeCode.PRESENT]
+                column.lengths[level].append(len(children))
+                if len(entities) == 1:
+                    append_values(column, microbatch, value, children, level + 1)
+                    return
+                survivors += children
             append_values(column, microbatch, value, survivors, level + 1)
         case PortKind.SETTLE:
             _append_settled(column, microbatch, spec.inputs[0], entities, level)

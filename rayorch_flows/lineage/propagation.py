@@ -39,6 +39,7 @@ from rayorch_flows.program.plan import ROOT, PortKind
 Entities = list[int] | range
 
 _PRESENT = OutcomeCode.PRESENT
+_PRESENT_BYTE = bytes([OutcomeCode.PRESENT])
 _SUPPRESSED = OutcomeCode.SUPPRESSED
 _PHASE_COUNTERS = {Phase.READY: "ready", Phase.IN_FLIGHT: "in_flight"}
 
@@ -359,6 +360,7 @@ class Propagation:
         outcomes = microbatch.ports[members].outcome
         seen = microbatch.members_seen[target]
         at = seen[parent]
+        at = size - len(outcomes[first + at : first + size].lstrip(_PRESENT_BYTE))  # most go on here, at C's speed
         verdict = Verdict.GO
         while at < size and (verdict := MEMBER_RULE[outcomes[first + at]]) == Verdict.GO:
             at += 1

@@ -68,16 +68,17 @@ class Retention:
                 gone.pop(NO_BLOCK, None)
                 self._drop_all(gone)
                 continue
-            for entity in reached:
-                uses = left[entity]
-                if uses == 1:
-                    left[entity] = 0
-                    held = block[entity]
-                    if held != NO_BLOCK:
-                        block[entity] = NO_BLOCK
-                        gone[held] = gone.get(held, 0) + 1
-                elif uses:
-                    left[entity] = uses - 1
+            last = [entity for entity in reached if left[entity] == 1]
+            for held, rows in groupby([block[entity] for entity in last]):
+                gone[held] = gone.get(held, 0) + len(list(rows))
+            if len(last) < len(reached):
+                for entity in reached:
+                    if left[entity] > 1:
+                        left[entity] -= 1
+            for entity in last:
+                left[entity] = 0
+                block[entity] = NO_BLOCK
+            gone.pop(NO_BLOCK, None)
             self._drop_all(gone)
 
     def let_go_all(self, microbatch: Microbatch, holder: int, entities: list[int] | range) -> None:
