@@ -230,14 +230,14 @@ MUTANTS = (
     Mutant(
         "reduce: dropped members are gathered too",
         "columns.py",
-        "survivors += [c for c in domain.children(parent) if outcomes[c] == OutcomeCode.PRESENT]",
-        "survivors += domain.children(parent)",
+        "if outcomes.count(OutcomeCode.PRESENT, children.start, children.stop) != len(children):",
+        "if False:",
     ),
     Mutant(
         "reduce: the order of the ordinals is reversed",
         "columns.py",
-        "survivors += [c for c in domain.children(parent) if outcomes[c] == OutcomeCode.PRESENT]",
-        "survivors += [c for c in reversed(domain.children(parent)) if outcomes[c] == OutcomeCode.PRESENT]",
+        "column.lengths[level].append(len(children))",
+        "children = list(reversed(children))\n                column.lengths[level].append(len(children))",
     ),
     Mutant(
         "reduce: the highest failing ordinal is the cause",
@@ -273,8 +273,8 @@ MUTANTS = (
     Mutant(
         "a payload is let go while a consumer still needs it",
         "retention.py",
-        "                if uses == 1:",
-        "                if uses >= 1:",
+        "last = [entity for entity in reached if left[entity] == 1]",
+        "last = [entity for entity in reached if left[entity] >= 1]",
     ),
     Mutant(
         "a range of payloads is let go while a consumer still needs them",
