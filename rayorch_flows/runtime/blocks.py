@@ -52,9 +52,6 @@ class BlockTable:
         self._stored[block] = payload
         return Block(block, rows, nbytes)
 
-    def get(self, block: int) -> Stored:
-        return self._stored[block]
-
     def subset(self, blocks: Iterable[int]) -> dict[int, Stored]:
         """The payloads of ``blocks``, kept alive by whoever holds the answer."""
         stored = self._stored

@@ -153,7 +153,6 @@ class Pool:
         self.live: list[Replica] = []
         self.holding: list[dict[Replica, None]] = [{} for _ in range(module.options.max_in_flight * MOST_PER_CALL + 1)]
         self.failure: RayorchFlowsError | None = None
-        self.used = time.monotonic()
         self._calls = calls
         self._post = post
         self._placement_timeout_s = placement_timeout_s
@@ -177,7 +176,6 @@ class Pool:
     def start(self) -> None:
         """Bring the pool to its full number of replicas; a pool that failed before gets a fresh chance."""
         self.failure = None
-        self.used = time.monotonic()
         try:
             if self._blob is None:
                 self._blob = ray.put(self._constructor())

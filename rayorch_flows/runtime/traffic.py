@@ -72,8 +72,7 @@ class Traffic:
     def stop(self, pool: Pool) -> None:
         """Give the pool's actors back; what they still execute belongs to nobody."""
         for flight in pool.stop():
-            for batch in flight.batches:
-                self._fail(batch, AttemptFailure.NOT_STARTED, CauseKind.CANCELLED, "its actor was given back")
+            self._blame(flight, AttemptFailure.NOT_STARTED, CauseKind.CANCELLED, "its actor was given back")
 
     def dispatch(self) -> None:
         """Fill up the actors: the idle ones first, then those that can queue another batch."""

@@ -164,6 +164,9 @@ class Driver:
             for m in paused:
                 self.pause(m)
 
+    def running(self) -> list[Microbatch]:
+        return [m for m in self.microbatches.values() if m.state == "running"]
+
     def standing(self) -> dict[str, Any]:
         return {
             m.name: [(call.name, self.machine.counts(m.name, call.id)) for call in self.plan.calls]
@@ -452,7 +455,7 @@ class Driver:
     def hurry(self) -> bool:
         """The next event, before anybody asks what the last one did; False if there is none."""
         self.machine.validate()
-        running = [m for m in self.microbatches.values() if m.state == "running"]
+        running = self.running()
         if self.cancels and running and self.r.chance(30):
             self.cancel(self.r.pick(running))
             return True
@@ -575,7 +578,7 @@ class Driver:
 
     def disturb(self) -> bool:
         if self.cancels and self.r.chance(40):
-            running = [m for m in self.microbatches.values() if m.state == "running"]
+            running = self.running()
             if running:
                 self.cancel(self.r.pick(running))
                 return True
@@ -583,7 +586,7 @@ class Driver:
             self.replays -= 1
             self.late(self.r.pick(self.past))
             return True
-        running = [m for m in self.microbatches.values() if m.state == "running"]
+        running = self.running()
         if self.pauses and running:
             self.pauses -= 1
             self.pause(self.r.pick(running))
