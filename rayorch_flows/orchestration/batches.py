@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from rayorch_flows.orchestration.deployed import run_deployed
+from rayorch_flows.orchestration.endurance import patiently
 from rayorch_flows.orchestration.microbatch import MicrobatchFailed, ingest_microbatch
 from rayorch_flows.orchestration.problems import gist
 from rayorch_flows.orchestration.progress import Board, finished_part
@@ -83,7 +84,8 @@ class Batches:
 
     async def _here(self, manifest: Manifest) -> MicrobatchSummary:
         run: Any = ingest_microbatch
-        state: Any = await run(**self.parameters, microbatch=manifest.microbatch_id, return_state=True)
+        # Prefect itself waits a minute to begin or end a run; to run what has committed again only finds it committed
+        state: Any = await patiently(run, **self.parameters, microbatch=manifest.microbatch_id, return_state=True)
         if state.is_cancelled():
             return _without_result(manifest, CANCELLED)
         result: Any = await state.aresult(raise_on_failure=False)

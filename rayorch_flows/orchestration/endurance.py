@@ -26,14 +26,21 @@ async def patiently(
     ask: Callable[Arguments, Awaitable[Answer]], *args: Arguments.args, **kwargs: Arguments.kwargs
 ) -> Answer:
     """Ask the Prefect server, again while it cannot be reached. Prefect's own retries leave new connections out."""
-    until = time.monotonic() + AWAY_S
+    until: float | None = None
     while True:
         try:
             return await ask(*args, **kwargs)
         except Exception as error:
-            if not server_is_away(error) or time.monotonic() >= until:
+            until = until or time.monotonic() + AWAY_S
+            if not server_is_away(error) or time.monotonic() >= until or _is_cancelled():
                 raise
         await asyncio.sleep(_AGAIN_S)
+
+
+def _is_cancelled() -> bool:
+    """Whether the failed request was to say so: Prefect lets a flow run's cancellation end in that failure."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def wait_no_more() -> None:

@@ -51,6 +51,9 @@ class Running:
     def output(self) -> str:
         return self.log.read_text(errors="replace")
 
+    def tail(self) -> str:
+        return self.output()[-3000:]
+
     def wait_for(self, text: str) -> None:
         found = processes.wait_until(lambda: text in self.output() or self.process.poll() is not None, PATIENCE_S, 0.1)
         assert found, self.output()

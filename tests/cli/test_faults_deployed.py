@@ -20,7 +20,7 @@ import pytest
 from rayorch_flows.orchestration import processes
 from rayorch_flows.orchestration.prepared import prepare
 from rayorch_flows.records.table import RecordTable
-from tests.cli.lab import CANCELLED_S, PATIENCE_S, ROOT, Lab, a_lab
+from tests.cli.lab import CANCELLED_S, PATIENCE_S, ROOT, Lab, Running, a_lab
 from tests.cli.pool import (
     MICROBATCH_DEPLOYMENT,
     Worker,
@@ -114,6 +114,10 @@ class Corpus:
         lines = [line.lower() for line in self.lab.notes()]
         return Counter(line for line in lines if line.split()[1] == stem)
 
+    def begun(self) -> bool:
+        """Whether every microbatch is in the engine: its first Function has seen every source."""
+        return all(self.done(stem)[f"read {stem}"] for stem in self.stems)
+
     def ran(self) -> bool:
         """Whether the last Function has seen every source."""
         return all(self.done(stem)[f"join {stem}"] for stem in self.stems)
@@ -132,8 +136,8 @@ class Corpus:
         assert set(RecordTable.open(self.table).rows(["outcome"])["outcome"].to_pylist()) == {"present"}
 
 
-def until(condition: Callable[[], Any], worker: Worker) -> None:
-    assert processes.wait_until(lambda: bool(condition()), PATIENCE_S / 2, 0.1), worker.tail()
+def until(condition: Callable[[], Any], who: Worker | Running) -> None:
+    assert processes.wait_until(lambda: bool(condition()), PATIENCE_S / 2, 0.1), who.tail()
 
 
 def by_microbatch(lab: Lab, corpus: Corpus) -> dict[str, dict[str, Any]]:
@@ -172,6 +176,7 @@ def test_a_killed_microbatch_runs_again_a_cancelled_one_stops_and_a_third_notice
 ) -> None:
     corpus = Corpus(lab, "three", 12)
     run = corpus.ingest(4, concurrency=3)
+    until(lambda: len(by_microbatch(lab, corpus)) == 3, worker)
     until(lambda: any(corpus.staged(each) for each in by_microbatch(lab, corpus)), worker)
     runs = by_microbatch(lab, corpus)
     killed = next(each for each in runs if corpus.staged(each))
@@ -219,16 +224,19 @@ def test_a_server_restart_costs_neither_a_deployed_ingest_nor_a_command_anything
     command = lab.start(
         *("ingest", near.source, "--table", near.table, "--flow", OTHER, "--microbatch-size", "4", "--json")
     )
-    for corpus in (near, far):
-        until(corpus.staged, worker)
+    for corpus, who in ((near, command), (far, worker)):
+        until(corpus.staged, who)
         corpus.hold()
+        until(corpus.begun, who)
     lease = run_of(lab, run)["state"]["state_details"]["deployment_concurrency_lease_id"]
     assert lab.server is not None
     lab.server.stop()
-    near.hurry()
-    until(near.ran, worker)
-    lab.server.start()
-    lab.server.wait_answer()
+    try:
+        near.hurry()
+        until(near.ran, command)
+    finally:
+        lab.server.start()
+        lab.server.wait_answer()
     lab.api(f"v2/concurrency_limits/leases/{lease}/renew", {"lease_duration": 300})
     far.hurry()
     ended = command.finish()
@@ -249,6 +257,7 @@ def test_a_worker_killed_with_all_its_flow_runs_costs_no_finished_parent(lab: La
     run = corpus.ingest(4)
     until(corpus.staged, worker)
     corpus.hold()
+    until(corpus.begun, worker)
     until(lambda: [each["state_type"] for each in microbatches(lab, corpus.table)] == ["RUNNING"] * 2, worker)
     kept = corpus.staged()
     worker.kill()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -49,6 +50,26 @@ async def test_a_server_that_refuses_is_not_asked_again() -> None:
     with pytest.raises(httpx.HTTPStatusError):
         await patiently(ask)
     assert asked == ["once"]
+
+
+async def test_a_flow_run_whose_cancellation_ends_in_a_failed_request_does_not_run_again() -> None:
+    begun: list[str] = []
+
+    async def run() -> None:
+        begun.append("once")
+        if len(begun) > 1:
+            return
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError as cancelled:
+            raise httpx.ConnectError("refused") from cancelled
+
+    task = asyncio.create_task(patiently(run))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(httpx.ConnectError):
+        await task
+    assert begun == ["once"]
 
 
 @pytest.mark.parametrize(("variable", "status"), [("PREFECT__FLOW_RUN_ID", 7), ("OTHER", 1)])

@@ -1,0 +1,42 @@
+"""The microbatches of one ingest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+import pytest
+from prefect.states import Completed
+
+from rayorch_flows.orchestration import batches, endurance
+from rayorch_flows.orchestration.batches import Batches
+from rayorch_flows.orchestration.places import TablePlace
+from rayorch_flows.orchestration.prepared import prepare
+from rayorch_flows.orchestration.progress import Board
+from rayorch_flows.orchestration.running import Family
+from rayorch_flows.orchestration.summary import MicrobatchSummary
+from rayorch_flows.orchestration.unit import record_table_of
+from rayorch_flows.records.manifest import Manifest
+from tests.orchestration.test_unit import TOY
+
+
+async def test_a_microbatch_that_begins_while_the_server_is_away_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Longer than Prefect itself does, which raises when it cannot make the flow run."""
+    monkeypatch.setattr(endurance, "_AGAIN_S", 0.0)
+    troubles = [httpx.ConnectError("refused"), httpx.ConnectError("refused")]
+
+    async def begin(microbatch: str, **parameters: Any) -> Any:
+        if troubles:
+            raise troubles.pop()
+        return Completed(data=MicrobatchSummary(microbatch=microbatch, sources=1, present=1))
+
+    monkeypatch.setattr(batches, "ingest_microbatch", begin)
+    prepared = prepare(TOY)
+    table = record_table_of(TablePlace(str(tmp_path / "table")), prepared)
+    run = Batches(table, {}, 1, None, cast("Any", None), Board(tell=lambda line: None))
+    manifest = Manifest(flow="toy", semantic_fingerprint=prepared.fingerprint, sources=())
+    part = await run._one(manifest, Family(None))
+    assert (part.microbatch, part.present, part.error) == (manifest.microbatch_id, 1, "")
