@@ -27,9 +27,6 @@ TOY = f"{ROOT}/tests/orchestration/toy_flow.py:FLOW"
 PATIENCE_S = 240
 LEASES = ("PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE", "prefect.server.concurrency.lease_storage.filesystem")
 
-CANCELLED_S = 30.0
-"""A cancelled run is Cancelled within 10 s; a machine that is busy with other tests may take three times that."""
-
 
 @dataclass
 class Finished:
@@ -77,7 +74,7 @@ class Running:
 class Lab:
     directory: Path
     environment: dict[str, str] = field(default_factory=dict)
-    started: int = 0
+    commands: list[Running] = field(default_factory=list[Running])
     server: GivenServer | None = None
 
     @property
@@ -101,8 +98,7 @@ class Lab:
         return folder
 
     def start(self, *arguments: str | Path, **environment: str) -> Running:
-        self.started += 1
-        log = self.directory / f"command-{self.started}.log"
+        log = self.directory / f"command-{len(self.commands)}.log"
         kept = {
             name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "RAY_", "RAYORCH_"))
         }
@@ -123,7 +119,8 @@ class Lab:
                 start_new_session=True,
                 preexec_fn=_interruptible,
             )
-        return Running(process, log)
+        self.commands.append(Running(process, log))
+        return self.commands[-1]
 
     def run(self, *arguments: str | Path, **environment: str) -> Finished:
         return self.start(*arguments, **environment).finish()
@@ -225,34 +222,46 @@ class GivenServer:
 @contextmanager
 def a_lab(*, shared: bool, given_server: bool = False) -> Generator[Lab]:
     """A lab in a short path; with a server and a cluster that outlive single commands, or with nothing running."""
-    with tempfile.TemporaryDirectory(prefix="lab-") as directory:
+    with tempfile.TemporaryDirectory(prefix="lab-") as directory, contextlib.ExitStack() as ends:
         lab = Lab(Path(directory))
         lab.home.create()
-        head = None
-        try:
-            if given_server:
-                lab.server = GivenServer(lab)
-                head = _start_cluster(lab)
-                lab.server.wait_answer()
-            elif shared:
-                claimed = server.claim(lab.home)
-                head = _start_cluster(lab)
-                server.wait_answer(lab.home, claimed)
-            yield lab
-        finally:
-            if head is not None:
-                for process in cluster._processes_of(f"{lab.directory}/ray"):
-                    processes.stop(process, grace_s=1.0)
-                head.wait(30)
-            cluster.clean_sessions(lab.home)
-            if lab.server is not None:
-                lab.server.stop()
-            state = server.read_state(lab.home)
-            if state is not None:
-                processes.stop(state.process)
+        ends.callback(_stop_servers, lab)
+        ends.callback(cluster.clean_sessions, lab.home)
+        ends.callback(_stop_cluster, lab)
+        ends.callback(_kill_commands, lab)
+        if given_server:
+            lab.server = GivenServer(lab)
+            _start_cluster(lab)
+            lab.server.wait_answer()
+        elif shared:
+            claimed = server.claim(lab.home)
+            _start_cluster(lab)
+            server.wait_answer(lab.home, claimed)
+        yield lab
 
 
-def _start_cluster(lab: Lab) -> subprocess.Popen[bytes]:
+def _kill_commands(lab: Lab) -> None:
+    """Those that a failed test has left, with what they have started."""
+    for command in lab.commands:
+        if command.process.poll() is None:
+            os.killpg(command.process.pid, signal.SIGKILL)
+            command.process.wait()
+
+
+def _stop_cluster(lab: Lab) -> None:
+    for process in cluster._processes_of(f"{lab.directory}/ray"):
+        processes.stop(process, grace_s=1.0)
+
+
+def _stop_servers(lab: Lab) -> None:
+    if lab.server is not None:
+        lab.server.stop()
+    state = server.read_state(lab.home)
+    if state is not None:
+        processes.stop(state.process)
+
+
+def _start_cluster(lab: Lab) -> None:
     """A cluster of its own with token authentication, named by RAY_ADDRESS to the lab's commands."""
     port = _free_port()
     lab.environment |= {
@@ -267,7 +276,7 @@ def _start_cluster(lab: Lab) -> subprocess.Popen[bytes]:
     ]
     log = lab.directory / "cluster.log"
     with log.open("wb") as file:
-        head = subprocess.Popen(
+        subprocess.Popen(
             command,
             env=os.environ | lab.environment | {"PYTHONPATH": str(ROOT), "RAYORCH_TOY_LOG": str(lab.log)},
             stdin=subprocess.DEVNULL,
@@ -278,7 +287,6 @@ def _start_cluster(lab: Lab) -> subprocess.Popen[bytes]:
     started = processes.wait_until(lambda: b"Ray runtime started" in log.read_bytes(), 90, 0.2)
     assert started, log.read_text()
     lab.environment["RAY_ADDRESS"] = f"127.0.0.1:{port}"
-    return head
 
 
 def _free_port() -> int:

@@ -26,7 +26,10 @@ def main(folder: str) -> None:
     uris = sorted(str(path) for path in Path(folder).glob("*.txt"))
     info = cluster.connect(home())
     client = host.connect(
-        prepare(TOY).plan, namespace=info.namespace, runtime_env=info.runtime_env, options=host.HostOptions(lease_s=1.0)
+        prepare(TOY).plan,
+        namespace=info.namespace,
+        runtime_env=info.runtime_env,
+        options=host.HostOptions(lease_s=10.0),
     )
     for name in ("orphan", "awaited", "polled"):
         client.attach(host.MicrobatchSpec(id=name, columns=(uris,), rows=list(range(len(uris)))))
@@ -39,7 +42,7 @@ def main(folder: str) -> None:
         states.update(client.describe()["microbatches"])
         return states["orphan"] == states["awaited"] == "paused"
 
-    assert wait_until(paused, 60), states
+    assert wait_until(paused, 120), states
     run: Any = reconcile
     done = asyncio.run(run(silent_s=1000.0))
     states.update(client.describe()["microbatches"])

@@ -16,6 +16,7 @@ from rayorch_flows.orchestration import processes
 from rayorch_flows.records.table import RecordTable
 from tests.cli.lab import PATIENCE_S, ROOT, Lab
 
+OPEN = ("SCHEDULED", "PENDING", "RUNNING", "CANCELLING")
 OVER = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 MICROBATCH_DEPLOYMENT = "ingest-microbatch/ingest-microbatch"
 
@@ -93,8 +94,7 @@ def a_worker(lab: Lab) -> Generator[Worker]:
         yield worker
     finally:
         worker.kill()
-        for process in flow_processes(lab):
-            os.kill(process, signal.SIGKILL)
+        kill_flow_processes(lab)
 
 
 def flow_processes(lab: Lab, run: dict[str, Any] | None = None) -> list[int]:
@@ -110,6 +110,12 @@ def flow_processes(lab: Lab, run: dict[str, Any] | None = None) -> list[int]:
         if all(each.encode() in text for each in wanted) and b"prefect" in line and b"ray" not in line[:20]:
             found.append(int(entry.parent.name))
     return found
+
+
+def kill_flow_processes(lab: Lab) -> None:
+    for process in flow_processes(lab):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
 
 
 def deployments(lab: Lab) -> dict[str, dict[str, Any]]:

@@ -1,8 +1,8 @@
 """A flow that notes every row that a Function sees, so that a test can tell what was done twice.
 
 Lines name their file: ``<stem> <number>``, and stems their corpus: ``<corpus><digits>``. The Function in the middle
-takes a second a row, or what the file ``$RAYORCH_TOY_LOG.<corpus>`` says by now, so that whatever a test does to a run
-hits it in the middle.
+waits when it has seen as many rows of a corpus as the file ``$RAYORCH_TOY_LOG.<corpus>`` allows, so that whatever a
+test does to a run hits it in the middle, however slow the machine is.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from rayorch_flows import F, Pipeline, RayModule
 from rayorch_flows.orchestration.flow_definition import FlowDefinition
 from tests.orchestration.toy_flow import note
 
-PACE_S = 1.0
+ROW_S = 0.05
+"""Longer than the way to the actor, so that dispatch batches go one by one."""
 
 
 class Read:
@@ -27,17 +28,22 @@ class Read:
         return [Path(uri).read_text().splitlines() for uri in uris]
 
 
-def pace(line: str) -> float:
-    path = Path(f"{os.environ['RAYORCH_TOY_LOG']}.{line.split()[0].rstrip('0123456789')}")
-    return float(path.read_text()) if path.exists() else PACE_S
+def waits(corpus: str) -> bool:
+    """Whether as many rows of the corpus have been seen as may be."""
+    log = Path(os.environ["RAYORCH_TOY_LOG"])
+    try:
+        allowed = int(Path(f"{log}.{corpus}").read_text())
+    except FileNotFoundError:
+        return False
+    return sum(line.startswith(f"shout {corpus}") for line in log.read_text().splitlines()) >= allowed
 
 
 class Shout:
     def run(self, lines: list[str]) -> list[str]:
         for line in lines:
-            began = time.monotonic()
-            while time.monotonic() - began < pace(line):
-                time.sleep(0.05)
+            time.sleep(ROW_S)
+            while waits(line.split()[0].rstrip("0123456789")):
+                time.sleep(ROW_S)
             note(f"shout {line}")
         return [line.upper() for line in lines]
 
