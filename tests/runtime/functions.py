@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,14 @@ import numpy as np
 from rayorch_flows import F, GroupFailure, Pipeline, RayModule, RecordFailure
 
 CPU = {"num_cpus": 0}
+
+
+def wait_for(condition: Callable[[], Any], limit_s: float = 120.0) -> None:
+    """Return once it happened; the limit is only there for what never will."""
+    until = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < until, "it did not happen"
+        time.sleep(0.02)
 
 
 class Pages:
@@ -34,6 +43,19 @@ class Slow(AddOne):
 
     def run(self, values: list[int]) -> list[int]:
         time.sleep(self.seconds)
+        return super().run(values)
+
+
+class Gated(AddOne):
+    """Waits for a file, which the test touches, in every batch with a value of ``least`` or more."""
+
+    def __init__(self, gate: Path, least: int = 0) -> None:
+        self.gate = gate
+        self.least = least
+
+    def run(self, values: list[int]) -> list[int]:
+        if max(values) >= self.least:
+            wait_for(self.gate.exists, 300)
         return super().run(values)
 
 
