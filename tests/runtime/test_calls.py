@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,10 +13,11 @@ import pytest
 from rayorch_flows import CauseKind, ExecutionError, Executor, ItemOutcome, Pipeline, RayModule
 from rayorch_flows.runtime import pool as pool_module
 from rayorch_flows.runtime.codec import INLINE_BATCH_BYTES
-from rayorch_flows.runtime.cost import MOST_PER_CALL
+from rayorch_flows.runtime.cost import MOST_PER_CALL, BatchCost, batches_per_call
 from rayorch_flows.runtime.pool import Replica
-from tests.runtime.functions import CPU, AddOne, Documents, Flat, Poison, Slow
-from tests.runtime.test_failures import pids, wait_for
+from rayorch_flows.runtime.traffic import Traffic
+from tests.runtime.functions import CPU, AddOne, Documents, Flat, Poison, Slow, wait_for
+from tests.runtime.test_failures import only_this_grain_is_late, pids
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
 
@@ -54,6 +54,13 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
     return found
 
 
+@pytest.fixture
+def short_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What batches take is counted in millionths: they are short on any machine, once something is known of them."""
+    monkeypatch.setattr(pool_module, "batches_per_call", lambda batch_s: batches_per_call(batch_s / 1e6))
+
+
+@pytest.mark.usefixtures("short_batches")
 def test_short_batches_share_calls_and_no_more_calls_than_asked_for_are_on_their_way(sent: Sent) -> None:
     module = RayModule(AddOne).ray_options(batch_size=2, max_in_flight=3, deadline_s=60, **CPU)
     with Executor(Documents(module, total=False)) as executor:
@@ -73,23 +80,26 @@ def test_each_batch_that_is_long_is_a_call(sent: Sent) -> None:
     assert set(sent.batches) == {1}
 
 
-class SlowToStart(AddOne):
-    """Loads something with its first batch, as many Functions do."""
+@pytest.mark.usefixtures("short_batches")
+def test_what_the_first_batch_of_an_actor_takes_does_not_count(sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many Functions load something with it; what all others take does count."""
+    took: list[float] = []
+    learned: list[float] = []
+    tally, seen = Traffic._tally, BatchCost.seen  # pyright: ignore[reportPrivateUsage]
 
-    def __init__(self) -> None:
-        self.loaded = False
+    def tallying(self: Traffic, batch: Any, started: float, ended: float) -> None:
+        took.append(ended - started)
+        tally(self, batch, started, ended)
 
-    def run(self, values: list[int]) -> list[int]:
-        if not self.loaded:
-            time.sleep(1.0)
-            self.loaded = True
-        return super().run(values)
+    def seeing(self: BatchCost, rows: int, seconds: float) -> None:
+        learned.append(seconds)
+        seen(self, rows, seconds)
 
-
-def test_what_the_first_batch_of_an_actor_takes_does_not_count(sent: Sent) -> None:
-    module = RayModule(SlowToStart).ray_options(batch_size=2, **CPU)
-    with Executor(Documents(module, total=False)) as executor:
-        assert executor.run(DOCS[:5]).outputs == ANSWERS[:5]
+    monkeypatch.setattr(Traffic, "_tally", tallying)
+    monkeypatch.setattr(BatchCost, "seen", seeing)
+    with Executor(Flat(RayModule(AddOne).ray_options(batch_size=2, **CPU))) as executor:
+        assert executor.run(list(range(200))).outputs == list(range(1, 201))
+    assert learned == took[1:]
     assert max(sent.batches) > 1
 
 
@@ -112,6 +122,7 @@ class Wide(Pipeline):
         return self.middle(self.wide(values))
 
 
+@pytest.mark.usefixtures("short_batches")
 def test_a_call_carries_no_more_inline_bytes_than_a_batch_may(sent: Sent) -> None:
     with Executor(Wide()) as executor:
         assert executor.run(list(range(1_500))).outputs == [4_000] * 1_500
@@ -140,7 +151,8 @@ def test_a_death_in_a_shared_call_blames_nobody_until_it_is_known_whom(
 ) -> None:
     monkeypatch.setattr(pool_module, "batches_per_call", lambda _: MOST_PER_CALL)
     module = RayModule(Poison).pre_init(110, how).ray_options(batch_size=2, replicas=2, slow_start=False, **CPU)
-    module.ray_options(deadline_s=0.7)
+    module.ray_options(deadline_s=0.7 if how == "hang" else None)
+    only_this_grain_is_late(monkeypatch, sum(DOCS[:4]) + 110)
     with Executor(Documents(module, total=False)) as executor:
         outcomes = sorted(executor.stream(DOCS[:5]), key=lambda outcome: outcome.index)
     for outcome, expected in zip(outcomes[:4], ANSWERS[:4], strict=True):
@@ -179,6 +191,7 @@ def test_a_stream_closed_early_leaves_the_next_run_alone(sent: Sent) -> None:
             assert executor.run(list(range(100))).outputs == list(range(1, 101))
 
 
+@pytest.mark.usefixtures("short_batches")
 def test_the_death_of_an_idle_actor_does_not_end_sharing(sent: Sent) -> None:
     module = RayModule(AddOne).ray_options(batch_size=2, **CPU)
     with Executor(Documents(module, total=False)) as executor:

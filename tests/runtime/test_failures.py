@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,12 +22,14 @@ from rayorch_flows import (
     OutputIssue,
     RayModule,
     RecoveryPolicy,
+    SourceOutcome,
 )
 from rayorch_flows.runtime import engine as engine_module
 from rayorch_flows.runtime import pool as pool_module
 from rayorch_flows.runtime.engine import Engine
+from rayorch_flows.runtime.pool import MAX_LOAD_DEATHS, Pool, Replica
 from rayorch_flows.runtime.traffic import Traffic
-from tests.runtime.functions import CPU, BadInit, DiesInInit, Documents, Flat, Poison, Slow
+from tests.runtime.functions import CPU, BadInit, DiesInInit, Documents, Flat, Poison, Slow, wait_for
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
 
@@ -43,11 +44,18 @@ def pids(executor: Executor, module: str) -> list[int]:
     return [actor["pid"] for actor in actors if actor["module"] == module and actor["ready"]]
 
 
-def wait_for(condition: Any, timeout_s: float = 20.0) -> None:
-    until = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < until, "it did not happen"
-        time.sleep(0.02)
+def only_this_grain_is_late(monkeypatch: pytest.MonkeyPatch, grain: int) -> None:
+    """No deadline passes but for a call that holds this Grain: on a slow machine others may take as long as they do."""
+    overdue = Pool.overdue
+
+    def those_that_hold_it(self: Pool, now: float) -> list[Replica]:
+        return [
+            replica
+            for replica in overdue(self, now)
+            if any(grain in segment.grains for batch in replica.flights[0].batches for segment in batch.segments)
+        ]
+
+    monkeypatch.setattr(Pool, "overdue", those_that_hold_it)
 
 
 @pytest.mark.slow
@@ -55,26 +63,17 @@ def test_killed_actors_lose_and_double_nothing() -> None:
     module = RayModule(Slow).pre_init(0.02).ray_options(batch_size=4, replicas=2, **CPU)
     module.ray_options(recovery=RecoveryPolicy.abort(infra_retries=6))  # more than are killed: none is isolated
     with Executor(Documents(module, total=False)) as executor:
-        executor.run([3])
-        stop = threading.Event()
         killed: list[int] = []
-
-        def kill_now_and_then() -> None:
-            while len(killed) < 5 and not stop.wait(0.3):
-                if found := pids(executor, "middle"):
-                    with contextlib.suppress(ProcessLookupError):  # killed a moment ago
-                        os.kill(found[0], signal.SIGKILL)
-                        killed.append(found[0])
-
-        killer = threading.Thread(target=kill_now_and_then)
-        killer.start()
         docs = [20, 5, 0, 80, 33, 7] * 6
-        try:
-            outcomes = list(executor.stream(docs, input_batch_size=5, max_active_input_batches=3))
-        finally:
-            stop.set()
-            killer.join()
-        assert len(killed) >= 3
+        outcomes: list[SourceOutcome] = []
+        for outcome in executor.stream(docs, input_batch_size=5, max_active_input_batches=3):
+            outcomes.append(outcome)
+            if len(outcomes) % 5 == 1 and len(killed) < 5:  # no more than three of eight microbatches are active
+                wait_for(lambda: set(pids(executor, "middle")) - set(killed))
+                killed.append(next(pid for pid in pids(executor, "middle") if pid not in killed))
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(killed[-1], signal.SIGKILL)
+        assert len(killed) == 5
         assert sorted(outcome.index for outcome in outcomes) == list(range(len(docs)))
         for outcome in outcomes:
             assert outcome.value == list(range(1, docs[outcome.index] + 1)), outcome
@@ -92,7 +91,8 @@ def test_an_idle_actor_that_died_is_replaced_and_nobody_is_blamed() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["kill", "hang"])
-def test_a_grain_that_takes_its_actor_down_is_isolated_and_named(how: str) -> None:
+def test_a_grain_that_takes_its_actor_down_is_isolated_and_named(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    only_this_grain_is_late(monkeypatch, 3 + 3)  # page 3 of the second document, behind three of the first
     module = (
         RayModule(Poison)
         .pre_init(3, how)
@@ -143,17 +143,18 @@ def test_an_exception_that_cannot_be_pickled_aborts_as_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "told", "starts"), [(BadInit, "ValueError: no such model", 2), (DiesInInit, "died", 6)]
+    ("function", "told", "actors"), [(BadInit, "ValueError: no such model", 1), (DiesInInit, "died", MAX_LOAD_DEATHS)]
 )
-def test_a_constructor_that_fails_is_one_clear_error(function: Any, told: str, starts: int, tmp_path: Path) -> None:
+def test_a_constructor_that_fails_is_one_clear_error(function: Any, told: str, actors: int, tmp_path: Path) -> None:
     with Executor(Flat(RayModule(function).pre_init(str(tmp_path)).ray_options(**CPU))) as executor:
         for _ in range(2):
             with pytest.raises(ExecutionError) as error:
                 executor.run([1])
             assert "'module'" in str(error.value)
             assert told in str(error.value)
-        time.sleep(0.5)
-        assert len(list(tmp_path.iterdir())) <= starts + 1  # with the first one, which started with the Executor
+        assert executor._engine.actors() == []  # pyright: ignore[reportPrivateUsage]  # none is tried again
+        # One more start than runs: the first one began with the Executor, and may be over before there is a run.
+        assert len(list(tmp_path.iterdir())) <= 3 * actors
 
 
 @pytest.mark.parametrize(
@@ -193,7 +194,6 @@ def test_actors_that_find_no_room_are_told_at_last(monkeypatch: pytest.MonkeyPat
 def lost_objects(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every payload goes to the object store and the first one is lost when it is needed."""
     from rayorch_flows.runtime import blocks
-    from rayorch_flows.runtime.pool import Replica
 
     monkeypatch.setattr(blocks.SlotPolicy, "slots", lambda self: self._streams)
     send = Replica.send
@@ -247,7 +247,7 @@ def test_what_is_behind_a_message_that_fails_is_handled() -> None:
             engine._taken.extend([(fail, None, None), (note, None, None)])  # pyright: ignore[reportPrivateUsage]
 
         engine._post(both, None, None)  # pyright: ignore[reportPrivateUsage]
-        assert handled.wait(20)
+        assert handled.wait(120)
         assert executor.run([1]).outputs == [2]
 
 
@@ -255,8 +255,9 @@ def test_whatever_ray_raises_about_an_actors_options_is_told(monkeypatch: pytest
     def refused(self: Any) -> Any:
         raise AssertionError("no such group")
 
-    with Executor(Flat(RayModule(Slow).ray_options(**CPU))) as executor:
-        monkeypatch.setattr(pool_module.Pool, "_create", refused)
-        executor._engine._traffic.pools[0].stop()  # pyright: ignore[reportPrivateUsage]
-        with pytest.raises(InfrastructureError, match="cannot be created: AssertionError: no such group"):
-            executor.run([1])
+    monkeypatch.setattr(Pool, "_create", refused)
+    with (
+        Executor(Flat(RayModule(Slow).ray_options(**CPU))) as executor,
+        pytest.raises(InfrastructureError, match="cannot be created: AssertionError: no such group"),
+    ):
+        executor.run([1])
