@@ -7,7 +7,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +32,7 @@ from tests.runtime.functions import (
     Documents,
     FailFirst,
     Flat,
+    Gated,
     Join,
     Multi,
     Pages,
@@ -42,6 +42,7 @@ from tests.runtime.functions import (
     Total,
     Two,
     Unequal,
+    wait_for,
 )
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
@@ -189,23 +190,21 @@ def test_large_source_values() -> None:
     assert [int(array[-1]) for array in outputs] == list(range(1, 21))
 
 
-def test_stream_yields_early_and_holds_admission_back() -> None:
-    pipeline = Documents(RayModule(Slow).pre_init(0.1).ray_options(batch_size=1, **CPU))
+def test_stream_yields_early_and_holds_admission_back(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    pipeline = Documents(RayModule(Gated).pre_init(gate, 20).ray_options(batch_size=1, **CPU))
     with Executor(pipeline) as executor:
-        executor.run([1])
         stream = executor.stream([1, 30], max_active_input_batches=1)
-        began = time.monotonic()
-        first = next(stream)
+        first = next(stream)  # while the second document waits at its page 20
         assert first.index == 0
         assert first.value == 1
         assert [child.ordinals for child in first.children] == [(0,)]
-        assert time.monotonic() - began < 2.5
+        gate.touch()
         assert [outcome.index for outcome in stream] == [1]
-        assert time.monotonic() - began > 3.0
         # Two of six microbatches may be active: with a consumer that takes nothing, no third one starts.
         stream = executor.stream([1] * 6, input_batch_size=1, max_active_input_batches=2)
         next(stream)
-        time.sleep(0.6)
+        wait_for(lambda: not executor._engine._active)  # pyright: ignore[reportPrivateUsage]
         run = executor._run  # pyright: ignore[reportPrivateUsage]
         assert run is not None
         assert run.peak == 2
@@ -228,9 +227,14 @@ def test_a_closed_stream_leaves_a_usable_executor() -> None:
 def test_cancel_from_another_thread() -> None:
     pipeline = Documents(RayModule(Slow).ray_options(batch_size=1, **CPU))
     with Executor(pipeline) as executor:
-        threading.Timer(0.5, executor.cancel).start()
+
+        def cancel() -> None:
+            wait_for(lambda: any(actor["in_flight"] for actor in executor._engine.actors()))  # pyright: ignore
+            executor.cancel()
+
+        threading.Thread(target=cancel).start()
         with pytest.raises(ExecutionError, match="cancelled"):
-            executor.run([500])
+            executor.run([5_000])  # minutes
         assert executor.run([2]).outputs == [3]
     with pytest.raises(RuntimeError, match="closed"):
         executor.run([1])
