@@ -191,15 +191,20 @@ class Scrape:
         return self.values.get((metric, frozenset(labels.items())), 0.0)
 
 
-def scrape_until(pipeline: str, true: Callable[[Scrape], bool], timeout_s: float = 60.0) -> Scrape:
+def scrape_until(pipeline: str, true: Callable[[Scrape], bool], timeout_s: float = 120.0) -> Scrape:
     """Scrape until it holds; Ray reports every ten seconds."""
     until = time.monotonic() + timeout_s
-    while True:
-        found = Scrape(pipeline)
-        if true(found):
-            return found
-        assert time.monotonic() < until, found.values
+    seen: Any = None
+    while time.monotonic() < until:
+        try:
+            found = Scrape(pipeline)
+            if true(found):
+                return found
+            seen = found.values
+        except OSError as error:  # no answer in time
+            seen = error
         time.sleep(0.5)
+    raise AssertionError(seen)
 
 
 class MeteredLocally(Documents):
@@ -218,7 +223,14 @@ def test_a_scrape_finds_exactly_the_documented_metrics_and_the_numbers_of_the_ru
     middle.ray_options(batch_size=4, replicas=2, recovery=RecoveryPolicy.isolate_tail(), **CPU)
     with Executor(MeteredLocally(middle)) as executor:
         result = executor.run([3, 2, -1, 0], input_batch_size=2)
-        found = scrape_until("MeteredLocally", lambda s: s.get("microbatches_total", state="done") == 2)
+        found = scrape_until(
+            "MeteredLocally",
+            lambda s: (
+                s.get("microbatches_total", state="done") == 2
+                and s.get("sources_done_total", outcome="suppressed") == 3  # told last
+                and s.get("actors_ready", pool="middle") == 2  # one is enough for the run
+            ),
+        )
     pages, work, total = ({"pool": call.call, "call": call.call} for call in result.calls)
 
     assert found.types == {name: kind for name, (kind, _) in documented().items()}
@@ -260,13 +272,18 @@ def test_an_engine_host_publishes_what_is_going_on_and_what_was_cancelled() -> N
     from rayorch_flows.runtime import host
     from rayorch_flows.runtime.host import MicrobatchSpec
 
-    middle = RayModule(Slow).pre_init(0.5).ray_options(batch_size=4, replicas=2, **CPU)
+    middle = RayModule(Slow).pre_init(0.5).ray_options(batch_size=4, replicas=2, slow_start=False, **CPU)
     client = host.connect(MeteredInAHost(middle).compile(), namespace=f"test-{uuid.uuid4().hex[:8]}")
     work = {"pool": "middle", "call": "middle"}
+
+    def busy(scrape: Scrape) -> bool:
+        client.poll("endless", 0.0)  # or it is paused
+        return scrape.get("actors_busy", pool="middle") == 2 and scrape.get("batches_total", **work) > 0
+
     try:
-        client.attach(MicrobatchSpec("endless", ([10_000],), [0]))
-        during = scrape_until("MeteredInAHost", lambda s: s.get("actors_busy", pool="middle") == 2)
-        assert 9_000 < during.get("grains_ready", **work) < 10_000
+        client.attach(MicrobatchSpec("endless", ([100_000],), [0]))  # hours
+        during = scrape_until("MeteredInAHost", busy)
+        assert 90_000 < during.get("grains_ready", **work) < 100_000
         assert 2 * 4 <= during.get("grains_in_flight", **work) <= 2 * 2 * 4
         assert during.get("live_bytes", pool="pages", call="pages") > 10_000
         assert during.get("microbatches_active") == 1
