@@ -6,28 +6,40 @@ import hashlib
 import importlib
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from rayorch_flows.program.plan import OutputShape
 from tests.properties.programs import Broadcast, Call, Expand, Filter, Reduce, Settle, Source, Spec
+from tests.runtime.functions import wait_for
 
 LENGTHS = (1, 2, 0, 3, 2, 1, 4, 0)
 
 
 class Symbolic:
-    """A Function whose results, failures, lists and masks follow from its arguments alone."""
+    """A Function whose results, failures, lists and masks follow from its arguments alone; it waits for the file
+    ``gate``, if there is to be one."""
 
     def __init__(
-        self, library: str = "rayorch_flows", seed: int = 0, record: int = 0, group: int = 0, delay_s: float = 0.0
+        self,
+        library: str = "rayorch_flows",
+        seed: int = 0,
+        record: int = 0,
+        group: int = 0,
+        delay_s: float = 0.0,
+        gate: Path | None = None,
     ) -> None:
         self.library = importlib.import_module(library)
         self.seed = seed
         self.record = record
         self.group = group
         self.delay_s = delay_s
+        self.gate = gate
 
     def run(self, *columns: list[Any], call: int, roles: tuple[str, ...], stage: int = 0) -> Any:
         time.sleep(self.delay_s)
+        if self.gate is not None:
+            wait_for(self.gate.exists, 300)
         rows = [self.row(args, call, roles, stage) for args in zip(*columns, strict=True)]
         if len(roles) == 1:
             return [row[0] for row in rows]

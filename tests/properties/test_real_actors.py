@@ -8,7 +8,6 @@ import pickle
 import random
 import signal
 import threading
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,11 +24,14 @@ from tests.properties.pipelines import LENGTHS, Symbolic, odd, pipeline
 from tests.properties.programs import Call, Expand, Reader, Reduce, Source, Spec, generate
 from tests.reference import Fact, Reference
 from tests.reference import Path as EntityPath
+from tests.runtime.functions import wait_for
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 PROGRAMS = int(os.environ.get("RAYORCH_FLOWS_RAY_PROGRAMS", "6"))
 ROWS = 9
+BEFORE = 3
+"""Source items that are written when the driver is killed."""
 
 
 class Arguments:
@@ -83,21 +85,21 @@ def shown(fact: Fact) -> Any:
 @pytest.mark.usefixtures("ray_cluster")
 @pytest.mark.parametrize("kills", [0, 4])
 @pytest.mark.parametrize("which", range(PROGRAMS))
-def test_real_actors_end_with_the_facts_of_the_reference(which: int, kills: int) -> None:
+def test_real_actors_end_with_the_facts_of_the_reference(which: int, kills: int, tmp_path: Path) -> None:
+    gate = tmp_path / "gate" if kills else None
     spec = programs(PROGRAMS)[which]
     given: dict[str, Any] = {"seed": which, "record": 12}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        program = pipeline(spec, infra_retries=kills + 1, delay_s=0.05 if kills else 0.0, **given)
+        program = pipeline(spec, infra_retries=kills + 1, delay_s=0.05 if kills else 0.0, gate=gate, **given)
         plan = program.compile()
     inputs = columns(spec)
     reference = Reference(plan, Arguments(plan, Symbolic(**given), inputs))
     stop = threading.Event()
     killed: list[int] = []
     with Executor(plan) as executor:
-        while not all(actor["ready"] for actor in executor._engine.actors()):  # pyright: ignore[reportPrivateUsage]
-            time.sleep(0.02)
-        killer = threading.Thread(target=kill_actors, args=(executor, kills, stop, killed))
+        wait_for(lambda: all(a["ready"] for a in executor._engine.actors()))  # pyright: ignore[reportPrivateUsage]
+        killer = threading.Thread(target=kill_actors, args=(executor, kills, gate, stop, killed))
         killer.start()
         try:
             outcomes = list(executor.stream(*inputs, input_batch_size=4, max_active_input_batches=2))
@@ -118,18 +120,17 @@ def test_a_driver_that_is_killed_and_restarted_ends_with_the_facts_of_the_refere
         warnings.simplefilter("ignore")
         plan = pipeline(spec, infra_retries=2, delay_s=0.2, **given).compile()
     inputs = columns(spec)
-    sink = Pickled(tmp_path / "outcomes")
+    sink = Pickled(tmp_path / "outcomes", tmp_path / "gate")
     client = host.connect(plan, namespace=f"restarted-{os.getpid()}-{which}")
     try:
         client.attach(MicrobatchSpec("m", tuple(inputs), list(range(ROWS)), sink))
-        await_poll(client, lambda progress: progress.written > 0)
+        await_poll(client, lambda _: sink.path.exists() and len(sink.read()) == BEFORE)
         os.kill(client.describe()["pid"], signal.SIGKILL)
         with pytest.raises(UnknownMicrobatchError):
             await_poll(client, lambda progress: progress.state in host.FINAL_STATES)
-        before = sink.read()
-        left = [row for row in range(ROWS) if row not in {outcome.index for outcome in before}]
-        assert before
-        assert left
+        left = [row for row in range(ROWS) if row not in {outcome.index for outcome in sink.read()}]
+        assert len(left) == ROWS - BEFORE
+        sink.gate.touch()
         rest = tuple([column[row] for row in left] for column in inputs)
         client.attach(MicrobatchSpec("m", rest, left, sink))
         await_poll(client, lambda progress: progress.state == "done")
@@ -139,14 +140,19 @@ def test_a_driver_that_is_killed_and_restarted_ends_with_the_facts_of_the_refere
 
 
 class Pickled:
-    """A sink that appends outcomes to a file; a record that a killed driver left unfinished does not count."""
+    """A sink that appends outcomes to a file, BEFORE of them at once, the others when the file ``gate`` is there; a
+    record that a killed driver left unfinished does not count."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, gate: Path) -> None:
         self.path = path
+        self.gate = gate
 
     def write(self, microbatch: str, attempt: int, outcomes: Sequence[SourceOutcome]) -> None:
-        with self.path.open("ab") as file:
-            file.write(pickle.dumps(list(outcomes)))
+        for outcome in outcomes:
+            if len(self.done(microbatch)) >= BEFORE:
+                wait_for(self.gate.exists, 300)
+            with self.path.open("ab") as file:
+                file.write(pickle.dumps([outcome]))
 
     def read(self) -> list[SourceOutcome]:
         found: list[SourceOutcome] = []
@@ -166,9 +172,7 @@ class Pickled:
 
 
 def await_poll(client: HostClient, happened: Callable[[MicrobatchProgress], bool]) -> None:
-    until = time.monotonic() + 60
-    while not happened(progress := client.poll("m", 0.05)):
-        assert time.monotonic() < until, progress
+    wait_for(lambda: happened(client.poll("m", 0.05)))
 
 
 def check(plan: Plan, spec: Spec, reference: Reference, outcomes: Sequence[SourceOutcome]) -> None:
@@ -187,12 +191,21 @@ def check(plan: Plan, spec: Spec, reference: Reference, outcomes: Sequence[Sourc
         ]
 
 
-def kill_actors(executor: Executor, kills: int, stop: threading.Event, killed: list[int]) -> None:
-    """SIGKILL to an actor now and then, whatever it is doing."""
+def kill_actors(executor: Executor, kills: int, gate: Path | None, stop: threading.Event, killed: list[int]) -> None:
+    """SIGKILL to an actor that has work, before any is done; then to one now and then, whatever it is doing."""
+    if gate is None:
+        return
+    actors = executor._engine.actors  # pyright: ignore[reportPrivateUsage]
     rng = random.Random(kills)
+    wait_for(lambda: any(actor["in_flight"] for actor in actors()))
+    kill(next(actor["pid"] for actor in actors() if actor["in_flight"]), killed)
+    gate.touch()
     while len(killed) < kills and not stop.wait(rng.uniform(0.05, 0.3)):
-        actors = [a for a in executor._engine.actors() if a["ready"]]  # pyright: ignore[reportPrivateUsage]
-        if actors:
-            killed.append(rng.choice(actors)["pid"])
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(killed[-1], signal.SIGKILL)
+        if ready := [actor["pid"] for actor in actors() if actor["ready"]]:
+            kill(rng.choice(ready), killed)
+
+
+def kill(pid: int, killed: list[int]) -> None:
+    killed.append(pid)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
