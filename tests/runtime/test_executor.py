@@ -390,7 +390,7 @@ def test_a_script_starts_its_own_ray_and_ends_it(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": os.getcwd()}
     environment.pop("RAY_ADDRESS", None)
     done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=120, env=environment, check=False
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=400, env=environment, check=False
     )
     assert done.stdout.splitlines() == ["[[1, 2], [1, 2, 3]] False", "4"], done.stderr
     assert (done.returncode, done.stderr) == (0, "")
