@@ -11,7 +11,7 @@ from rayorch_flows.orchestration import processes
 from rayorch_flows.orchestration.prepared import prepare
 from rayorch_flows.records.table import RecordTable
 from tests.cli.lab import PATIENCE_S, ROOT, Lab, Running
-from tests.cli.pool import MICROBATCH_DEPLOYMENT, Worker, start, stems
+from tests.cli.pool import MICROBATCH_DEPLOYMENT, Worker, start
 
 COUNTED = f"{ROOT}/tests/orchestration/counted_flow.py:FLOW"
 OTHER = f"{ROOT}/tests/orchestration/counted_flow.py:OTHER"
@@ -44,10 +44,10 @@ class Corpus:
         """No row waits any more."""
         self.allowed.unlink(missing_ok=True)
 
-    def command(self, size: int, *, flow: str = COUNTED) -> Running:
+    def command(self, size: int, *arguments: str, flow: str = COUNTED) -> Running:
         """Start the command that ingests it."""
-        arguments = ("--table", self.table, "--flow", flow, "--microbatch-size", str(size), "--json")
-        return self.lab.start("ingest", self.source, *arguments)
+        ours = ("--table", self.table, "--flow", flow, "--microbatch-size", str(size), "--json")
+        return self.lab.start("ingest", self.source, *ours, *arguments)
 
     def deployed(self, size: int, **parameters: Any) -> dict[str, Any]:
         """Start the flow run that ingests it, with each microbatch a run of its deployment."""
@@ -98,9 +98,10 @@ class Corpus:
             assert self.done(stem) == Counter(once), f"{stem} was finished, and something of it was done again"
 
     def expect_complete(self) -> None:
-        """Exactly one row for every source."""
-        assert stems(self.table) == self.stems
-        assert set(RecordTable.open(self.table).rows(["outcome"])["outcome"].to_pylist()) == {"present"}
+        """Exactly one row for every source, with all its lines."""
+        rows = RecordTable.open(self.table).rows(["uri", "outcome", "text"]).to_pylist()
+        found = sorted((Path(row["uri"]).stem, row["outcome"], row["text"]) for row in rows)
+        assert found == [(s, "present", "\n".join(f"{s} {n}".upper() for n in range(LINES))) for s in self.stems]
 
 
 def until(condition: Callable[[], Any], who: Worker | Running) -> None:

@@ -25,6 +25,8 @@ from rayorch_flows.orchestration.settings import Home
 ROOT = Path(__file__).parents[2]
 TOY = f"{ROOT}/tests/orchestration/toy_flow.py:FLOW"
 PATIENCE_S = 240
+SOON_S = 60.0
+"""What takes a few seconds, on a busy machine."""
 LEASES = ("PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE", "prefect.server.concurrency.lease_storage.filesystem")
 
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import os
 import signal
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rayorch_flows.orchestration import processes
-from rayorch_flows.records.table import RecordTable
-from tests.cli.lab import Lab
+from rayorch_flows.orchestration.prepared import prepare
+from rayorch_flows.program.plan import Plan
+from rayorch_flows.runtime.host import host_name
+from tests.cli.counted import COUNTED, Corpus, until
+from tests.cli.lab import SOON_S, Finished, Lab
+from tests.orchestration.toy_flow import make
 
-pytestmark = [pytest.mark.prefect, pytest.mark.ray, pytest.mark.slow]
+pytestmark = [pytest.mark.prefect, pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def hosts(lab: Lab) -> list[dict[str, Any]]:
@@ -23,13 +26,29 @@ def hosts(lab: Lab) -> list[dict[str, Any]]:
     return [json.loads(line) for line in finished.output.splitlines() if line.startswith("{")]
 
 
+def ingest(lab: Lab, name: str, delay: str, *arguments: str) -> Finished:
+    """By a form of the Pipeline that the delay tells from others."""
+    source = lab.corpus(name, **{f"f{n}": f"line {n}" for n in range(6)})
+    finished = lab.ingest(source, lab.directory / f"{name}-table", *arguments, RAYORCH_TOY_DELAY=delay)
+    assert finished.status == 0, finished.output
+    return finished
+
+
+def host_of(lab: Lab, plan: Plan) -> dict[str, Any]:
+    (host,) = [each for each in hosts(lab) if each["host"] == host_name(plan)]
+    return host
+
+
+def toy_plan(delay: str) -> Plan:
+    return make(float(delay)).compile()
+
+
 def test_models_load_once_for_any_number_of_ingests(lab: Lab) -> None:
+    before = len(lab.notes("construct"))
     for number in range(2):
-        source = lab.corpus(f"warm{number}", **{f"f{n}": f"line {n}" for n in range(6)})
-        finished = lab.ingest(source, lab.directory / f"warm{number}-table", "--microbatch-size", "2")
-        assert finished.status == 0, finished.output
-    assert len(lab.notes("construct")) == 2, "one actor each for Read and Upper"
-    (host,) = hosts(lab)
+        ingest(lab, f"warm{number}", "0.0001", "--microbatch-size", "2")
+    assert len(lab.notes("construct")) - before == 2, "one actor each for Read and Upper"
+    host = host_of(lab, toy_plan("0.0001"))
     assert host["pipeline"] == "Toy"
     assert sum(host["actors"].values()) == 3
     text = lab.run("engines").output
@@ -38,40 +57,44 @@ def test_models_load_once_for_any_number_of_ingests(lab: Lab) -> None:
 
 
 def test_another_form_of_the_pipeline_has_its_own_host_and_the_idle_one_drains(lab: Lab) -> None:
-    (old,) = hosts(lab)
-    source = lab.corpus("newer", a="a")
-    finished = lab.ingest(source, lab.directory / "newer-table", RAYORCH_TOY_DELAY="0.001")
-    assert f"Draining {old['host']}" in finished.output
-    assert processes.wait_until(lambda: [each["host"] for each in hosts(lab)] not in ([], [old["host"]]), 30, 1)
-    assert processes.wait_until(lambda: old["host"] not in [each["host"] for each in hosts(lab)], 60, 1)
+    ingest(lab, "older", "0.0002")
+    old, new = host_name(toy_plan("0.0002")), host_name(toy_plan("0.0003"))
+    assert not host_of(lab, toy_plan("0.0002"))["draining"]
+    assert f"Draining {old}" in ingest(lab, "newer", "0.0003").output
+    assert new in [each["host"] for each in hosts(lab)]
+    assert processes.wait_until(lambda: old not in [each["host"] for each in hosts(lab)], SOON_S, 1)
 
 
 def test_a_host_can_be_stopped(lab: Lab) -> None:
-    (host,) = hosts(lab)
-    stopped = lab.run("engines", "--stop", host["host"])
+    ingest(lab, "stopped", "0.0004")
+    name = host_of(lab, toy_plan("0.0004"))["host"]
+    stopped = lab.run("engines", "--stop", name)
     assert stopped.status == 0, stopped.output
-    assert processes.wait_until(lambda: hosts(lab) == [], 30, 1)
+    assert processes.wait_until(lambda: name not in [each["host"] for each in hosts(lab)], SOON_S, 1)
+    for other in hosts(lab):  # of the tests before; one that drains may be gone by itself
+        lab.run("engines", "--stop", other["host"])
+    assert processes.wait_until(lambda: hosts(lab) == [], SOON_S, 1)
     assert "No engine host is running" in lab.run("engines").output
-    unknown = lab.run("engines", "--drain", host["host"])
+    unknown = lab.run("engines", "--drain", name)
     assert unknown.status == 2
     assert "no engine host" in unknown.output
 
 
 def test_a_killed_host_costs_no_source_and_no_finished_parent(lab: Lab) -> None:
-    lines = "\n".join(f"line {n}" for n in range(8))
-    source = lab.corpus("hostless", **{f"f{n:02}": lines for n in range(12)})
-    table = lab.directory / "hostless-table"
-    command = lab.start_ingest(source, table, "--microbatch-size", "12", RAYORCH_TOY_DELAY="0.1")
-    staging = table / "_rayorch_flows" / "staging"
-    assert processes.wait_until(lambda: len(list(staging.rglob("*.arrow"))) > 2, 120, 0.1), command.output()
-    done_before = len(list(staging.rglob("*.arrow")))
-    (host,) = [each for each in hosts(lab) if each["microbatches"]]
+    """Some sources are finished and the rows of others wait when the host is killed."""
+    corpus = Corpus(lab, "hostless", 12)
+    command = corpus.command(12)
+    until(lambda: corpus.staged() and corpus.begun(), command)
+    host = host_of(lab, prepare(COUNTED).plan)
+    assert host["microbatches"]
+    kept = corpus.staged()
+    waiting = [stem for stem in corpus.stems if not corpus.done(stem)[f"shout {stem} 0"]]
+    assert waiting
     os.kill(host["pid"], signal.SIGKILL)
+    corpus.hurry()
     finished = command.finish()
     assert finished.status == 0, finished.output
     assert finished.summary["present"] == 12
-    found = RecordTable.open(table).rows(["uri", "outcome", "text"]).to_pylist()
-    assert sorted(Path(row["uri"]).stem for row in found) == [f"f{n:02}" for n in range(12)]
-    assert all(row["text"] == lines.upper() for row in found)
-    reads = [line for line in lab.notes("read") if "/hostless/" in line]
-    assert len(reads) <= 24 - done_before, "finished parents were read again"
+    corpus.expect_complete()
+    corpus.expect_done_once(kept)
+    assert [stem for stem in waiting if corpus.done(stem)[f"read {stem}"] < 2] == [], "it was not killed before them"

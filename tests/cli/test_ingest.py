@@ -12,8 +12,10 @@ from rayorch_flows.records.table import RecordTable
 from tests.cli.lab import Finished, Lab
 
 UNAVAILABLE = str(Path(__file__).parents[1] / "orchestration" / "unavailable_flow.py") + ":FLOW"
+LATE_S = 120.0
+"""Task runs and events reach the server behind what they tell of."""
 
-pytestmark = [pytest.mark.prefect, pytest.mark.ray, pytest.mark.slow]
+pytestmark = [pytest.mark.prefect, pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +72,8 @@ def test_the_output_tells_the_story_in_plain_lines(first: tuple[Path, Path, Fini
     assert re.search(r"lines +6, [\d.]+/s, 1 failed", text)
     assert f"rayorch-flows failures {table}" in text
     assert "encrypted 1" in text
-    assert len(text.splitlines()) < 30, "log noise drowns the story"
+    story = [line for line in text.splitlines() if " of 5 sources, " not in line]  # a slow machine tells more progress
+    assert len(story) < 30, "log noise drowns the story"
     assert str(source) not in text or "Traceback" not in text
 
 
@@ -122,6 +125,11 @@ def test_only_new_and_changed_sources_are_ingested(lab: Lab) -> None:
 
 def test_what_prefect_shows(lab: Lab, first: tuple[Path, Path, Finished]) -> None:
     """Parent run, a run per microbatch with exactly one task, reports and progress as artifacts, events."""
+
+    def tasks_of(run: dict[str, Any]) -> list[Any]:
+        ours = {"task_runs": {"flow_run_id": {"any_": [run["id"]]}}}
+        return lab.eventually(lambda: lab.api("task_runs/filter", ours), run["run_count"], LATE_S)
+
     _, table, finished = first
     parent = finished.summary["flow_run_id"]
     everything = lab.api("flow_runs/filter", {"limit": 200})
@@ -131,7 +139,7 @@ def test_what_prefect_shows(lab: Lab, first: tuple[Path, Path, Finished]) -> Non
     assert {run["state_type"] for run in children} == {"COMPLETED"}
     assert sorted(run["run_count"] for run in children) == [1, 2], "the shaky microbatch takes a second attempt"
     for run in children:
-        tasks = lab.api("task_runs/filter", {"task_runs": {"flow_run_id": {"any_": [run["id"]]}}})
+        tasks = tasks_of(run)
         assert {task["name"] for task in tasks} == {"engine"}
         assert len(tasks) == run["run_count"]
         artifacts = lab.api("artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [run["id"]]}}})
@@ -150,8 +158,8 @@ def test_what_prefect_shows(lab: Lab, first: tuple[Path, Path, Finished]) -> Non
         found = lab.api("events/filter", {"filter": {"event": {"name": [name]}}, "limit": 50})["events"]
         return [event for event in found if str(table) in event["resource"]["prefect.resource.id"]]
 
-    assert len(lab.eventually(lambda: events("rayorch.microbatch.committed"), 2)) == 2
-    completed = lab.eventually(lambda: events("rayorch.corpus.completed"), 1)
+    assert len(lab.eventually(lambda: events("rayorch.microbatch.committed"), 2, LATE_S)) == 2
+    completed = lab.eventually(lambda: events("rayorch.corpus.completed"), 1, LATE_S)
     assert [each["payload"]["present"] for each in completed if each["payload"]["flow_run_id"] == parent] == [4]
 
 
