@@ -6,9 +6,9 @@ import os
 import subprocess
 import sys
 import tomllib
-import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import UUID
 
 from rayorch_flows.orchestration import server
 from tests.cli.lab import ROOT, Lab
@@ -52,13 +52,14 @@ class BlockLab:
         return done.stdout
 
     def forget_block_types(self, slugs: set[str]) -> None:
-        """Delete Block types of the server."""
-        for each in self.lab.api("block_types/filter"):
-            if each["slug"] in slugs:
-                state = server.read_state(self.lab.home)
-                assert state is not None
-                request = urllib.request.Request(f"{state.api_url}/block_types/{each['id']}", method="DELETE")
-                urllib.request.urlopen(request, timeout=30).close()
+        """Delete Block types of the server, with a client that comes again when the server is busy."""
+        from prefect.client.orchestration import get_client
+        from prefect.settings import PREFECT_API_URL, temporary_settings
+
+        with temporary_settings({PREFECT_API_URL: self.lab.api_url}), get_client(sync_client=True) as client:
+            for each in self.lab.api("block_types/filter"):
+                if each["slug"] in slugs:
+                    client.delete_block_type(UUID(each["id"]))
 
     def block_types(self) -> set[str]:
         return {each["slug"] for each in self.lab.api("block_types/filter")}

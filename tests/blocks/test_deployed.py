@@ -15,7 +15,7 @@ from tests.cli.lab import Lab
 from tests.cli.pool import finished, start
 from tests.cli.test_deployments import deployed
 
-pytestmark = [pytest.mark.prefect, pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.prefect, pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
 __all__ = ["deployed"]
 
 

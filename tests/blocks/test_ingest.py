@@ -14,7 +14,7 @@ from tests.blocks.lab import BlockLab
 from tests.blocks.store import a_store
 from tests.cli.lab import ROOT, Finished
 
-pytestmark = [pytest.mark.prefect, pytest.mark.ray, pytest.mark.slow]
+pytestmark = [pytest.mark.prefect, pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
 
 READER = f"{ROOT}/tests/blocks/reader_flow.py:FLOW"
 SOURCE_SECRET = "hunter2-source-key"

@@ -8,7 +8,7 @@ import pytest
 
 from tests.blocks.lab import BlockLab, script_path
 
-pytestmark = [pytest.mark.prefect, pytest.mark.slow]
+pytestmark = [pytest.mark.prefect, pytest.mark.slow, pytest.mark.timeout(900)]
 OURS = {"corpus-source", "engine-settings", "ray-cluster", "record-table"}
 
 SAVE = """

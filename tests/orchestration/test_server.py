@@ -21,7 +21,9 @@ from rayorch_flows.orchestration.settings import Home
 
 @pytest.fixture
 def home(monkeypatch: pytest.MonkeyPatch) -> Generator[Home]:
+    """A home whose server takes any port: while it is away, nobody else takes that one."""
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    monkeypatch.setattr(server, "PREFERRED_PORT", 0)
     with tempfile.TemporaryDirectory(prefix="lab-") as directory:
         place = Home(Path(directory) / "home").create()
         yield place
