@@ -103,7 +103,7 @@ def test_a_killed_microbatch_runs_again_a_cancelled_one_stops_and_a_third_notice
     (process,) = flow_processes(lab, runs[killed])
     os.kill(process, signal.SIGKILL)
 
-    corpus.allow(8 * LINES + AT_THE_ACTOR)  # all of the killed one's, and the next is in the middle
+    corpus.allow((8 + 2) * LINES)  # all of the killed one's, and the next is in the middle
     until(lambda: any(corpus.staged(each) for each in runs if each != killed), worker)
     cancelled = next(each for each in runs if each != killed and corpus.staged(each))
     (third,) = set(runs) - {killed, cancelled}
