@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rayorch_flows.orchestration import processes
 from rayorch_flows.orchestration.prepared import prepare
 from rayorch_flows.records.table import RecordTable
-from tests.cli.lab import PATIENCE_S, ROOT, Lab, Running
-from tests.cli.pool import MICROBATCH_DEPLOYMENT, Worker, start
+from tests.cli.lab import ROOT, Lab, Running
+from tests.cli.pool import MICROBATCH_DEPLOYMENT, start
 
 COUNTED = f"{ROOT}/tests/orchestration/counted_flow.py:FLOW"
 OTHER = f"{ROOT}/tests/orchestration/counted_flow.py:OTHER"
@@ -102,7 +100,3 @@ class Corpus:
         rows = RecordTable.open(self.table).rows(["uri", "outcome", "text"]).to_pylist()
         found = sorted((Path(row["uri"]).stem, row["outcome"], row["text"]) for row in rows)
         assert found == [(s, "present", "\n".join(f"{s} {n}".upper() for n in range(LINES))) for s in self.stems]
-
-
-def until(condition: Callable[[], Any], who: Worker | Running) -> None:
-    assert processes.wait_until(lambda: bool(condition()), PATIENCE_S / 2, 0.1), who.tail()

@@ -143,13 +143,13 @@ class Lab:
         assert state is not None
         return state.api_url
 
-    def api(self, path: str, body: dict[str, Any] | None = None) -> Any:
+    def api(self, path: str, body: dict[str, Any] | None = None, *, method: str = "POST") -> Any:
         """Ask the lab's Prefect server."""
         request = urllib.request.Request(
             f"{self.api_url}/{path}",
             data=json.dumps(body or {}).encode(),
             headers={"content-type": "application/json"},
-            method="POST",
+            method=method,
         )
         deadline = time.monotonic() + 30
         while True:
@@ -161,9 +161,15 @@ class Lab:
                     raise
             time.sleep(0.5)
 
-    def eventually(self, ask: Any, enough: int, patience_s: float = 20) -> list[Any]:
-        """Ask until there are so many; events and logs reach the server with a delay."""
-        deadline = time.monotonic() + patience_s
+    def engines(self) -> list[dict[str, Any]]:
+        """The engine hosts, as the command lists them."""
+        finished = self.run("engines", "--json")
+        assert finished.status == 0, finished.output
+        return [json.loads(line) for line in finished.output.splitlines() if line.startswith("{")]
+
+    def eventually(self, ask: Any, enough: int) -> list[Any]:
+        """Ask until there are so many; events, task runs and logs reach the server with a delay."""
+        deadline = time.monotonic() + PATIENCE_S / 2
         while True:
             found = ask()
             if len(found) >= enough or time.monotonic() > deadline:

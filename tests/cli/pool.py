@@ -7,14 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from rayorch_flows.orchestration import processes
 from rayorch_flows.records.table import RecordTable
-from tests.cli.lab import PATIENCE_S, ROOT, Lab
+from tests.cli.lab import PATIENCE_S, ROOT, Lab, Running
 
 OPEN = ("SCHEDULED", "PENDING", "RUNNING", "CANCELLING")
 OVER = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
@@ -132,6 +132,16 @@ def start(lab: Lab, name: str, **parameters: Any) -> dict[str, Any]:
 def run_of(lab: Lab, run: dict[str, Any]) -> dict[str, Any]:
     (found,) = lab.api("flow_runs/filter", {"flow_runs": {"id": {"any_": [run["id"]]}}})
     return found
+
+
+def until(condition: Callable[[], Any], who: Worker | Running) -> None:
+    assert processes.wait_until(lambda: bool(condition()), PATIENCE_S / 2, 0.1), who.tail()
+
+
+def cancel(lab: Lab, run: dict[str, Any], who: Worker | Running) -> None:
+    """As the UI does it; returns when the run is Cancelled."""
+    lab.api(f"flow_runs/{run['id']}/set_state", {"state": {"type": "CANCELLING", "name": "Cancelling"}})
+    until(lambda: run_of(lab, run)["state_type"] == "CANCELLED", who)
 
 
 def finished(lab: Lab, run: dict[str, Any]) -> dict[str, Any]:

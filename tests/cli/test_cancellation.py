@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.cli.counted import AT_THE_ACTOR, Corpus, until
-from tests.cli.lab import Lab, Running
-from tests.cli.pool import run_of
+from tests.cli.counted import AT_THE_ACTOR, Corpus
+from tests.cli.lab import Lab
+from tests.cli.pool import cancel, run_of, until
 
 pytestmark = [pytest.mark.prefect, pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -16,12 +16,6 @@ pytestmark = [pytest.mark.prefect, pytest.mark.ray, pytest.mark.slow, pytest.mar
 def running(lab: Lab, corpus: Corpus) -> list[dict[str, Any]]:
     found = lab.api("flow_runs/filter", {"flow_runs": {"state": {"type": {"any_": ["RUNNING"]}}}})
     return [run for run in found if run["parameters"].get("table") == str(corpus.table)]
-
-
-def cancel(lab: Lab, run: dict[str, Any], command: Running) -> None:
-    """As the UI does it; until the run is Cancelled and the engine has let go of it."""
-    lab.api(f"flow_runs/{run['id']}/set_state", {"state": {"type": "CANCELLING", "name": "Cancelling"}})
-    until(lambda: run_of(lab, run)["state_type"] == "CANCELLED", command)
 
 
 def test_a_cancelled_microbatch_stops_alone_and_its_staged_parents_are_kept(lab: Lab) -> None:

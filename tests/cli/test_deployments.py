@@ -81,15 +81,11 @@ def test_a_microbatch_deployment_that_is_not_there_is_told_before_anything_is_wr
 
 def test_a_burst_of_events_ingests_every_file_once(deployed: Lab) -> None:
     """Events wake the sensor, which finds out by itself what is there: duplicates and floods do no harm."""
-    from prefect.client.orchestration import get_client
-    from prefect.settings import PREFECT_API_URL, temporary_settings
-
     source = deployed.corpus("inbox")
     table = deployed.directory / "inbox-table"
     sensor = deployments(deployed)["watch-source"]["id"]
     request = {"parameters": {"source": str(source), "table": str(table), "flow": TOY, "settle_s": 2}}
-    with temporary_settings({PREFECT_API_URL: deployed.api_url}), get_client(sync_client=True) as client:
-        client.request("PATCH", f"/deployments/{sensor}", json=request)  # it comes again when the server is busy
+    deployed.api(f"deployments/{sensor}", request, method="PATCH")
     for number in range(10):
         (source / f"f{number}.txt").write_text(f"line {number}")
     uris = [str(source / f"f{number % 10}.txt") for number in range(200)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from typing import Any
@@ -13,17 +12,12 @@ from rayorch_flows.orchestration import processes
 from rayorch_flows.orchestration.prepared import prepare
 from rayorch_flows.program.plan import Plan
 from rayorch_flows.runtime.host import host_name
-from tests.cli.counted import COUNTED, Corpus, until
+from tests.cli.counted import COUNTED, Corpus
 from tests.cli.lab import SOON_S, Finished, Lab
+from tests.cli.pool import until
 from tests.orchestration.toy_flow import make
 
 pytestmark = [pytest.mark.prefect, pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
-
-
-def hosts(lab: Lab) -> list[dict[str, Any]]:
-    finished = lab.run("engines", "--json")
-    assert finished.status == 0, finished.output
-    return [json.loads(line) for line in finished.output.splitlines() if line.startswith("{")]
 
 
 def ingest(lab: Lab, name: str, delay: str, *arguments: str) -> Finished:
@@ -35,7 +29,7 @@ def ingest(lab: Lab, name: str, delay: str, *arguments: str) -> Finished:
 
 
 def host_of(lab: Lab, plan: Plan) -> dict[str, Any]:
-    (host,) = [each for each in hosts(lab) if each["host"] == host_name(plan)]
+    (host,) = [each for each in lab.engines() if each["host"] == host_name(plan)]
     return host
 
 
@@ -61,8 +55,8 @@ def test_another_form_of_the_pipeline_has_its_own_host_and_the_idle_one_drains(l
     old, new = host_name(toy_plan("0.0002")), host_name(toy_plan("0.0003"))
     assert not host_of(lab, toy_plan("0.0002"))["draining"]
     assert f"Draining {old}" in ingest(lab, "newer", "0.0003").output
-    assert new in [each["host"] for each in hosts(lab)]
-    assert processes.wait_until(lambda: old not in [each["host"] for each in hosts(lab)], SOON_S, 1)
+    assert new in [each["host"] for each in lab.engines()]
+    assert processes.wait_until(lambda: old not in [each["host"] for each in lab.engines()], SOON_S, 1)
 
 
 def test_a_host_can_be_stopped(lab: Lab) -> None:
@@ -70,10 +64,10 @@ def test_a_host_can_be_stopped(lab: Lab) -> None:
     name = host_of(lab, toy_plan("0.0004"))["host"]
     stopped = lab.run("engines", "--stop", name)
     assert stopped.status == 0, stopped.output
-    assert processes.wait_until(lambda: name not in [each["host"] for each in hosts(lab)], SOON_S, 1)
-    for other in hosts(lab):  # of the tests before; one that drains may be gone by itself
+    assert processes.wait_until(lambda: name not in [each["host"] for each in lab.engines()], SOON_S, 1)
+    for other in lab.engines():  # of the tests before; one that drains may be gone by itself
         lab.run("engines", "--stop", other["host"])
-    assert processes.wait_until(lambda: hosts(lab) == [], SOON_S, 1)
+    assert processes.wait_until(lambda: lab.engines() == [], SOON_S, 1)
     assert "No engine host is running" in lab.run("engines").output
     unknown = lab.run("engines", "--drain", name)
     assert unknown.status == 2

@@ -15,12 +15,13 @@ from typing import Any
 
 import pytest
 
-from tests.cli.counted import AT_THE_ACTOR, LINES, OTHER, Corpus, until
+from tests.cli.counted import AT_THE_ACTOR, LINES, OTHER, Corpus
 from tests.cli.lab import PATIENCE_S, ROOT, Lab, a_lab
 from tests.cli.pool import (
     OPEN,
     Worker,
     a_worker,
+    cancel,
     deployments,
     environment,
     finished,
@@ -29,6 +30,7 @@ from tests.cli.pool import (
     microbatches,
     run_of,
     start,
+    until,
 )
 
 pytestmark = [pytest.mark.prefect, pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -67,12 +69,6 @@ def by_microbatch(lab: Lab, corpus: Corpus) -> dict[str, dict[str, Any]]:
     return {run["parameters"]["microbatch"]: run for run in microbatches(lab, corpus.table)}
 
 
-def cancel(lab: Lab, worker: Worker, run: dict[str, Any]) -> None:
-    """As the UI does it."""
-    lab.api(f"flow_runs/{run['id']}/set_state", {"state": {"type": "CANCELLING", "name": "Cancelling"}})
-    until(lambda: run_of(lab, run)["state_type"] == "CANCELLED", worker)
-
-
 def reconciled(lab: Lab, **parameters: Any) -> Any:
     """Run the reconciler in this process, where there is no cluster."""
     from prefect.settings import PREFECT_API_URL, temporary_settings
@@ -107,13 +103,13 @@ def test_a_killed_microbatch_runs_again_a_cancelled_one_stops_and_a_third_notice
     until(lambda: any(corpus.staged(each) for each in runs if each != killed), worker)
     cancelled = next(each for each in runs if each != killed and corpus.staged(each))
     (third,) = set(runs) - {killed, cancelled}
-    cancel(lab, worker, runs[cancelled])
+    cancel(lab, runs[cancelled], worker)
     staged = corpus.staged(cancelled)
     assert staged, "what was finished is not kept"
     theirs = corpus.sources(cancelled)
     seen = corpus.count(theirs)
-    hosts = [json.loads(line) for line in lab.run("engines", "--json").output.splitlines() if line.startswith("{")]
-    assert "cancelled" in [host["microbatches"].get(cancelled) for host in hosts]
+    states = [host["microbatches"][cancelled] for host in lab.engines() if cancelled in host["microbatches"]]
+    assert states == ["cancelled"]
 
     corpus.hurry()
     ended = finished(lab, run)
@@ -182,7 +178,7 @@ def test_a_worker_killed_with_all_its_flow_runs_costs_no_finished_parent(lab: La
     until(lambda: all(run_of(lab, each)["state_type"] == "RUNNING" for each in again), worker)
     worker.kill()
     cancelled = again[1]
-    cancel(lab, worker, cancelled)
+    cancel(lab, cancelled, worker)
     corpus.hurry()
     ended = finished(lab, run)
     assert (ended["state_type"], ended["run_count"]) == ("FAILED", 2), ended["state"]

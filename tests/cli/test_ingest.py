@@ -12,8 +12,6 @@ from rayorch_flows.records.table import RecordTable
 from tests.cli.lab import Finished, Lab
 
 UNAVAILABLE = str(Path(__file__).parents[1] / "orchestration" / "unavailable_flow.py") + ":FLOW"
-LATE_S = 120.0
-"""Task runs and events reach the server behind what they tell of."""
 
 pytestmark = [pytest.mark.prefect, pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -128,7 +126,7 @@ def test_what_prefect_shows(lab: Lab, first: tuple[Path, Path, Finished]) -> Non
 
     def tasks_of(run: dict[str, Any]) -> list[Any]:
         ours = {"task_runs": {"flow_run_id": {"any_": [run["id"]]}}}
-        return lab.eventually(lambda: lab.api("task_runs/filter", ours), run["run_count"], LATE_S)
+        return lab.eventually(lambda: lab.api("task_runs/filter", ours), run["run_count"])
 
     _, table, finished = first
     parent = finished.summary["flow_run_id"]
@@ -158,8 +156,8 @@ def test_what_prefect_shows(lab: Lab, first: tuple[Path, Path, Finished]) -> Non
         found = lab.api("events/filter", {"filter": {"event": {"name": [name]}}, "limit": 50})["events"]
         return [event for event in found if str(table) in event["resource"]["prefect.resource.id"]]
 
-    assert len(lab.eventually(lambda: events("rayorch.microbatch.committed"), 2, LATE_S)) == 2
-    completed = lab.eventually(lambda: events("rayorch.corpus.completed"), 1, LATE_S)
+    assert len(lab.eventually(lambda: events("rayorch.microbatch.committed"), 2)) == 2
+    completed = lab.eventually(lambda: events("rayorch.corpus.completed"), 1)
     assert [each["payload"]["present"] for each in completed if each["payload"]["flow_run_id"] == parent] == [4]
 
 

@@ -12,9 +12,9 @@ import pytest
 
 from rayorch_flows.orchestration import processes, server
 from rayorch_flows.orchestration.server_keeper import AGAIN
-from tests.cli.counted import LINES, Corpus, until
+from tests.cli.counted import LINES, Corpus
 from tests.cli.lab import SOON_S, GivenServer, Lab, Running
-from tests.cli.pool import stems
+from tests.cli.pool import stems, until
 
 pytestmark = [pytest.mark.prefect, pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
 

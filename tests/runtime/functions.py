@@ -13,16 +13,14 @@ from typing import Any
 import numpy as np
 
 from rayorch_flows import F, GroupFailure, Pipeline, RayModule, RecordFailure
+from rayorch_flows.orchestration import processes
 
 CPU = {"num_cpus": 0}
 
 
 def wait_for(condition: Callable[[], Any], limit_s: float = 120.0) -> None:
     """Return once it happened; the limit is only there for what never will."""
-    until = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < until, "it did not happen"
-        time.sleep(0.02)
+    assert processes.wait_until(condition, limit_s, 0.02), "it did not happen"
 
 
 class Pages:
