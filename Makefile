@@ -45,7 +45,7 @@ ingest: .venv/.core $(if $(SOURCE),,sample-corpus)
 	@$(BIN)/rayorch-flows ingest '$(or $(SOURCE),sample-corpus)' --table '$(TABLE)' $(ARGS)
 
 sample-corpus: | .venv/.core
-	@$(BIN)/python -c 'from rayorch_flows.stages.sample import make_sample; print("sample corpus:", make_sample("$@"))'
+	@$(BIN)/python -c 'from rayorch_flows.stages.samples.pdf_corpus import make_sample; print("sample corpus:", make_sample("$@"))'
 
 test: .venv/.test
 	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)

@@ -15,7 +15,7 @@ from typing import Any
 import uvicorn
 from prefect.server.api.server import create_app
 
-from rayorch_flows.orchestration.server_main import take_write_locks_first
+from rayorch_flows.orchestration.server.main import take_write_locks_first
 
 _Message = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[_Message]]

@@ -20,10 +20,10 @@ from statistics import median
 from benchmarks import prefect_lab
 from benchmarks.harness import Job, Row, row
 from benchmarks.prefect_lab import FLOW, Lab
-from rayorch_flows.orchestration.ingest import list_place
-from rayorch_flows.orchestration.places import Places, SourcePlace, TablePlace, Tuning
-from rayorch_flows.orchestration.prepared import prepare
-from rayorch_flows.orchestration.watch import look
+from rayorch_flows.orchestration.arrival.sensor import look
+from rayorch_flows.orchestration.ingest.ingest_flow import list_place
+from rayorch_flows.orchestration.ingest.prepared_flow import prepare
+from rayorch_flows.orchestration.settings.places import Places, SourcePlace, TablePlace, Tuning
 from rayorch_flows.records.table import RecordTable
 
 SYSTEMS = ("rayorch_flows",)

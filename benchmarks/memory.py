@@ -17,7 +17,7 @@ import ray
 from benchmarks.harness import Job, Row, row
 from rayorch_flows import Executor, F, Pipeline, Port, RayModule
 from rayorch_flows.stages.pdf import OpenPdf, PageImage, Render
-from rayorch_flows.stages.pdfwriter import PdfWriter, text_content
+from rayorch_flows.stages.samples.pdf_writer import PdfWriter, text_content
 
 SYSTEMS = ("rayorch_flows",)
 ARMS = ("budget",)

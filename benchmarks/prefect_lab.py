@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import ledger
-from rayorch_flows.orchestration import cluster as clusters
-from rayorch_flows.orchestration import server as servers
-from rayorch_flows.orchestration.processes import wait_until
-from rayorch_flows.orchestration.settings import START_TIMEOUT_S, Home
+from rayorch_flows.orchestration.cluster import connection as clusters
+from rayorch_flows.orchestration.server import prefect_server as servers
+from rayorch_flows.orchestration.server.processes import wait_until
+from rayorch_flows.orchestration.settings.home import START_TIMEOUT_S, Home
 
 ROOT = Path(__file__).resolve().parent.parent
 FLOW = f"{ROOT}/benchmarks/trivial_flow.py:FLOW"

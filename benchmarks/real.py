@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks import ledger
 from benchmarks.harness import Job, Row, row, system_module, without_start
-from rayorch_flows.stages.sample import make_sample
+from rayorch_flows.stages.samples.pdf_corpus import make_sample
 
 SYSTEMS = ("rayorch_flows", "raydata", "floor")
 ARMS = ("pdf", "vlm")

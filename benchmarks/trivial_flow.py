@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.ledger import Ledger
 from rayorch_flows import F, Pipeline, Port, RayModule
-from rayorch_flows.orchestration.flow_definition import FlowDefinition
+from rayorch_flows.orchestration.ingest.flow_definition import FlowDefinition
 from rayorch_flows.records.arrow import pa
 
 

@@ -6,9 +6,9 @@ from prefect.blocks.core import Block
 from prefect.types import SecretDict
 from pydantic import Field, field_validator
 
-from blocks.base import STRICT, without_password
-from rayorch_flows.orchestration import places
-from rayorch_flows.orchestration.places import SourcePlace
+from rayorch_flows.blocks.base import STRICT, without_password
+from rayorch_flows.orchestration.settings import places
+from rayorch_flows.orchestration.settings.places import SourcePlace
 
 
 class CorpusSource(Block):
@@ -19,7 +19,7 @@ class CorpusSource(Block):
     Example:
         Load it and look at what it names:
         ```python
-        from blocks import CorpusSource
+        from rayorch_flows.blocks import CorpusSource
 
         corpus = CorpusSource.load("BLOCK_NAME")
         print(corpus.uri)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from prefect.blocks.core import Block
 from pydantic import Field
 
-from blocks.base import STRICT
-from rayorch_flows.orchestration import places
-from rayorch_flows.orchestration.call_settings import CallSettings
-from rayorch_flows.orchestration.places import Tuning
+from rayorch_flows.blocks.base import STRICT
+from rayorch_flows.orchestration.settings import places
+from rayorch_flows.orchestration.settings.call_settings import CallSettings
+from rayorch_flows.orchestration.settings.places import Tuning
 
 
 class EngineSettings(Block):
@@ -19,7 +19,7 @@ class EngineSettings(Block):
     Example:
         Load it and look at what it changes:
         ```python
-        from blocks import EngineSettings
+        from rayorch_flows.blocks import EngineSettings
 
         settings = EngineSettings.load("BLOCK_NAME")
         print(settings.calls)

@@ -7,9 +7,9 @@ from typing import Any
 from prefect.blocks.core import Block
 from pydantic import Field, SecretStr
 
-from blocks.base import STRICT
-from rayorch_flows.orchestration import places
-from rayorch_flows.orchestration.places import ClusterPlace
+from rayorch_flows.blocks.base import STRICT
+from rayorch_flows.orchestration.settings import places
+from rayorch_flows.orchestration.settings.places import ClusterPlace
 
 
 class RayCluster(Block):
@@ -20,7 +20,7 @@ class RayCluster(Block):
     Example:
         Load it and look at what it names:
         ```python
-        from blocks import RayCluster
+        from rayorch_flows.blocks import RayCluster
 
         cluster = RayCluster.load("BLOCK_NAME")
         print(cluster.address)

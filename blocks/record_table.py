@@ -8,9 +8,9 @@ from prefect.blocks.core import Block
 from prefect.types import SecretDict
 from pydantic import Field, field_validator
 
-from blocks.base import STRICT, without_password
-from rayorch_flows.orchestration import places
-from rayorch_flows.orchestration.places import TablePlace
+from rayorch_flows.blocks.base import STRICT, without_password
+from rayorch_flows.orchestration.settings import places
+from rayorch_flows.orchestration.settings.places import TablePlace
 
 
 class RecordTable(Block):
@@ -21,7 +21,7 @@ class RecordTable(Block):
     Example:
         Load it and look at what it names:
         ```python
-        from blocks import RecordTable
+        from rayorch_flows.blocks import RecordTable
 
         table = RecordTable.load("BLOCK_NAME")
         print(table.uri)

@@ -6,7 +6,7 @@ import os
 from typing import Final, Literal
 
 from rayorch_flows import F, Pipeline, Port, RayModule, RecoveryPolicy
-from rayorch_flows.orchestration.flow_definition import FlowDefinition
+from rayorch_flows.orchestration.ingest.flow_definition import FlowDefinition
 from rayorch_flows.records.arrow import pa
 from rayorch_flows.stages.ocr import RapidOcr, TesseractOcr
 from rayorch_flows.stages.pdf import AssembleMarkdown, JoinPage, OpenPdf, Render, TextLayer

@@ -30,10 +30,10 @@ from rayorch_flows.program.outcomes import (
     ItemOutcome,
     RecordFailure,
 )
-from rayorch_flows.program.pipeline import Pipeline
 from rayorch_flows.program.plan import Plan
 from rayorch_flows.program.ports import Port
 from rayorch_flows.program.recovery import RecoveryMode, RecoveryPolicy
+from rayorch_flows.runtime.pipeline import Pipeline
 
 if TYPE_CHECKING:
     __version__: str

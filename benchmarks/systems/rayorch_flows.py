@@ -11,8 +11,8 @@ from benchmarks import vlm as model
 from benchmarks.harness import Measured
 from benchmarks.systems import lineage
 from benchmarks.systems.local_ray import local_ray
-from flows.pdf import PdfPipeline
 from rayorch_flows import Executor, RayModule
+from rayorch_flows.flows.pdf import PdfPipeline
 
 sleeping = partial(lineage.sleeping, "rayorch_flows")
 trivial = partial(lineage.trivial, "rayorch_flows")

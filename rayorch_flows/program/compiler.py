@@ -7,11 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
 
 from rayorch_flows.errors import CompileError
-from rayorch_flows.program import pickling
-from rayorch_flows.program.fingerprint import fingerprints
-from rayorch_flows.program.kinds import is_tuple
+from rayorch_flows.program.identity.fingerprint import fingerprints
 from rayorch_flows.program.options import build_options
-from rayorch_flows.program.owning import own
 from rayorch_flows.program.plan import (
     ROOT,
     Batching,
@@ -26,8 +23,11 @@ from rayorch_flows.program.plan import (
     SourceLine,
 )
 from rayorch_flows.program.ports import OptionalPort, Port
+from rayorch_flows.program.source_lines import compile_error, compile_warning
 from rayorch_flows.program.trace import ModuleNode, Trace
-from rayorch_flows.program.where import compile_error, compile_warning
+from rayorch_flows.program.values import pickling
+from rayorch_flows.program.values.copies import own
+from rayorch_flows.program.values.type_guards import is_tuple
 
 
 def compile_trace(trace: Trace, returned: Any, where: SourceLine | None) -> Plan:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rayorch_flows.program.plan import NO_ID, ROOT, PortKind
 from rayorch_flows.program.ports import OptionalPort, Port
+from rayorch_flows.program.source_lines import compile_error
 from rayorch_flows.program.trace import Trace
-from rayorch_flows.program.where import compile_error
 
 __all__ = [
     "broadcast",

@@ -6,13 +6,13 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Self, overload
 
-from rayorch_flows.program.kinds import is_dict, is_list, is_set
 from rayorch_flows.program.options import check_options
-from rayorch_flows.program.owning import own
 from rayorch_flows.program.plan import InputPlan, SourceLine
 from rayorch_flows.program.ports import OptionalPort, Port
+from rayorch_flows.program.source_lines import caller_line, compile_error, compile_warning
 from rayorch_flows.program.trace import Trace
-from rayorch_flows.program.where import caller_line, compile_error, compile_warning
+from rayorch_flows.program.values.copies import own
+from rayorch_flows.program.values.type_guards import is_dict, is_list, is_set
 
 
 class RayModule:

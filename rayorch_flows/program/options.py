@@ -7,12 +7,12 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from rayorch_flows.program.kinds import is_dict
-from rayorch_flows.program.owning import own
 from rayorch_flows.program.plan import Batching, Options, SourceLine
 from rayorch_flows.program.ray_values import check_fallbacks, check_labels, check_placement_group, check_runtime_env, of
 from rayorch_flows.program.recovery import RecoveryPolicy
-from rayorch_flows.program.where import compile_error, compile_warning
+from rayorch_flows.program.source_lines import compile_error, compile_warning
+from rayorch_flows.program.values.copies import own
+from rayorch_flows.program.values.type_guards import is_dict
 
 _RESOURCE_STEP: Final = 0.0001
 """Ray keeps fractions of a resource to four digits."""

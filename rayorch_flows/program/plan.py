@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, fields
 from enum import IntEnum, StrEnum
 from typing import Any, Final, TypeAlias
 
-from rayorch_flows.program import pickling
 from rayorch_flows.program.recovery import RecoveryPolicy
+from rayorch_flows.program.values import pickling
 
 ROOT: Final = 0
 NO_ID: Final = -1

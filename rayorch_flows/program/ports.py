@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from rayorch_flows.errors import CompileError
-from rayorch_flows.program.where import compile_error
+from rayorch_flows.program.source_lines import compile_error
 
 if TYPE_CHECKING:
     from rayorch_flows.program.trace import Trace

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeGuard
 
-from rayorch_flows.program.kinds import is_dict, is_list
+from rayorch_flows.program.values.type_guards import is_dict, is_list
 
 _NAME: Final = r"[a-zA-Z0-9](?:[a-zA-Z0-9_.-]{0,61}[a-zA-Z0-9])?"
 _KEY: Final = re.compile(rf"(?:{_NAME}(?:\.{_NAME})*/)?{_NAME}")

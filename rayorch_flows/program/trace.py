@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rayorch_flows.program.plan import NO_ID, ROOT, InputPlan, PortKind, SourceLine
 from rayorch_flows.program.ports import OptionalPort, Port
-from rayorch_flows.program.where import caller_line, compile_error
+from rayorch_flows.program.source_lines import caller_line, compile_error
 
 if TYPE_CHECKING:
     from rayorch_flows.program.module import RayModule

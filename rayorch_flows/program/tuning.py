@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from rayorch_flows.program.fingerprint import physical_fingerprint
+from rayorch_flows.program.identity.fingerprint import physical_fingerprint
 from rayorch_flows.program.options import build_options, check_options
 from rayorch_flows.program.plan import ModulePlan, Options, Plan
-from rayorch_flows.program.where import compile_error
+from rayorch_flows.program.source_lines import compile_error
 
 
 def tuned(plan: Plan, changes: Mapping[str, Mapping[str, Any]]) -> Plan:

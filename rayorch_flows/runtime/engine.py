@@ -28,8 +28,8 @@ from rayorch_flows.lineage.protocol import (
 )
 from rayorch_flows.program.outcomes import Cause, CauseKind
 from rayorch_flows.program.plan import Plan
-from rayorch_flows.runtime.contract import ContractError
 from rayorch_flows.runtime.faults import abort_error
+from rayorch_flows.runtime.payloads.contract import ContractError
 from rayorch_flows.runtime.results import Delivery
 from rayorch_flows.runtime.submission import Active, End, EndState, Submission
 from rayorch_flows.runtime.telemetry import Telemetry

@@ -27,7 +27,7 @@ from rayorch_flows.runtime.session import RaySession
 from rayorch_flows.runtime.submission import End, EndState, Submission
 
 if TYPE_CHECKING:
-    from rayorch_flows.program.pipeline import Pipeline
+    from rayorch_flows.program.program import Program
 
 
 def _compiled(pipeline: Any) -> Plan:
@@ -56,7 +56,7 @@ class Executor:
 
     def __init__(
         self,
-        pipeline: Pipeline | Plan,
+        pipeline: Program | Plan,
         *,
         address: str | None = None,
         ray_init_kwargs: dict[str, Any] | None = None,
@@ -266,7 +266,7 @@ class _Run:
 
 
 def run(
-    pipeline: Pipeline | Plan,
+    pipeline: Program | Plan,
     *source_columns: Sequence[Any],
     input_batch_size: int | None = None,
     max_active_input_batches: int = 1,

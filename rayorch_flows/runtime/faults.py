@@ -12,7 +12,7 @@ from rayorch_flows.errors import ExecutionError
 from rayorch_flows.lineage.protocol import NOT_A_LIST, Column, DispatchBatch, Segment
 from rayorch_flows.program.outcomes import Cause, CauseKind
 from rayorch_flows.program.plan import Plan
-from rayorch_flows.runtime.wire import Raised
+from rayorch_flows.runtime.payloads.wire import Raised
 
 _DIED = (
     ray_errors.RayActorError,

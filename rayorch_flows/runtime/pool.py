@@ -24,9 +24,9 @@ from rayorch_flows.errors import ExecutionError, InfrastructureError, RayorchFlo
 from rayorch_flows.lineage.protocol import DispatchBatch
 from rayorch_flows.program.plan import ModulePlan
 from rayorch_flows.runtime import placement
-from rayorch_flows.runtime.codec import holds_reference
 from rayorch_flows.runtime.cost import MOST_PER_CALL, batches_per_call
-from rayorch_flows.runtime.wire import CallSpec, Raised
+from rayorch_flows.runtime.payloads.codec import holds_reference
+from rayorch_flows.runtime.payloads.wire import CallSpec, Raised
 from rayorch_flows.runtime.worker import Worker
 
 _log = logging.getLogger(__name__)

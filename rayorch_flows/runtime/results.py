@@ -11,8 +11,8 @@ import ray
 from rayorch_flows.lineage.protocol import ChildOutcome, Lost, SourceResult
 from rayorch_flows.program.outcomes import Cause, CauseKind, ItemOutcome
 from rayorch_flows.program.plan import ROOT, Layout, OutputShape, Plan
-from rayorch_flows.runtime.codec import decode_column, open_block
 from rayorch_flows.runtime.metrics import CallMetrics
+from rayorch_flows.runtime.payloads.codec import decode_column, open_block
 
 __all__ = ["CallMetrics", "InputBatchMetrics", "OutputIssue", "RunResult", "SourceOutcome"]
 

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 from rayorch_flows.errors import RayorchFlowsError
 from rayorch_flows.program.outcomes import Cause
 from rayorch_flows.runtime.metrics import CallMetrics, RunTally
+from rayorch_flows.runtime.payloads.wire import Raised
 from rayorch_flows.runtime.results import Delivery
-from rayorch_flows.runtime.wire import Raised
 
 
 class EndState(StrEnum):

@@ -18,15 +18,15 @@ from rayorch_flows.lineage.protocol import (
 )
 from rayorch_flows.program.outcomes import Cause, CauseKind
 from rayorch_flows.program.plan import Plan
-from rayorch_flows.runtime.blocks import BlockTable, SlotPolicy
-from rayorch_flows.runtime.codec import INLINE_BATCH_BYTES
 from rayorch_flows.runtime.cost import BatchCost
 from rayorch_flows.runtime.faults import is_lost_payload, segments_reading, who_died
 from rayorch_flows.runtime.metrics import RunTally
+from rayorch_flows.runtime.payloads.blocks import BlockTable, SlotPolicy
+from rayorch_flows.runtime.payloads.codec import INLINE_BATCH_BYTES
+from rayorch_flows.runtime.payloads.wire import OK, Piece, Raised, module_calls, pack_request, unpack_reply
 from rayorch_flows.runtime.pool import Flight, Pool, Post, Replica
 from rayorch_flows.runtime.submission import Active
 from rayorch_flows.runtime.telemetry import Telemetry
-from rayorch_flows.runtime.wire import OK, Piece, Raised, module_calls, pack_request, unpack_reply
 
 _log = logging.getLogger(__name__)
 

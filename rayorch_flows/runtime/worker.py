@@ -16,7 +16,7 @@ import cloudpickle
 from rayorch_flows.lineage.protocol import Column
 from rayorch_flows.program.outcomes import CauseKind
 from rayorch_flows.program.plan import NO_ID
-from rayorch_flows.runtime.codec import (
+from rayorch_flows.runtime.payloads.codec import (
     INLINE_BATCH_BYTES,
     INLINE_BLOCK_BYTES,
     BadRow,
@@ -30,7 +30,7 @@ from rayorch_flows.runtime.codec import (
     open_block,
     pack_rows,
 )
-from rayorch_flows.runtime.contract import (
+from rayorch_flows.runtime.payloads.contract import (
     ContractError,
     cause_text,
     check_aligned,
@@ -39,7 +39,16 @@ from rayorch_flows.runtime.contract import (
     mask_bytes,
     split_outputs,
 )
-from rayorch_flows.runtime.wire import ERROR, OK, CallSpec, Piece, Raised, RawFailure, RawOutput, unpack_request
+from rayorch_flows.runtime.payloads.wire import (
+    ERROR,
+    OK,
+    CallSpec,
+    Piece,
+    Raised,
+    RawFailure,
+    RawOutput,
+    unpack_request,
+)
 
 _OWN_FRAMES: Final = os.path.dirname(os.path.abspath(__file__))
 _TRACEBACK_CHARS: Final = 20_000

@@ -4,7 +4,7 @@ from collections.abc import Generator
 
 import pytest
 
-from rayorch_flows.orchestration import server
+from rayorch_flows.orchestration.server import prefect_server as server
 from tests.blocks.lab import BlockLab
 from tests.cli.lab import a_lab
 

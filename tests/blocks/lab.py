@@ -9,7 +9,7 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from rayorch_flows.orchestration import server
+from rayorch_flows.orchestration.server import prefect_server as server
 from tests.cli.lab import ROOT, Lab
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from rayorch_flows import F, Pipeline, RayModule, RecordFailure
-from rayorch_flows.orchestration.flow_definition import FlowDefinition
+from rayorch_flows.orchestration.ingest.flow_definition import FlowDefinition
 from rayorch_flows.stages import files
 
 

@@ -17,7 +17,7 @@ ELSEWHERE = {"RAY_ADDRESS": "127.0.0.1:9", "RAY_AUTH_TOKEN_PATH": "/no/such/toke
 
 def save(block_lab: BlockLab, name: str, address: str, **fields: object) -> None:
     made = f"RayCluster(address={address!r}, **{fields!r})"
-    block_lab.python(f"from blocks import *\n{made}.save({name!r}, overwrite=True)")
+    block_lab.python(f"from rayorch_flows.blocks import *\n{made}.save({name!r}, overwrite=True)")
 
 
 def ingest(block_lab: BlockLab, name: str) -> Finished:

@@ -30,7 +30,9 @@ def test_names_go_from_flow_to_flow(block_lab: BlockLab, deployed: Lab) -> None:
     with a_store(SOURCE_SECRET, FILES) as uri:
         block_lab.python(SAVE, uri, str(table))
         address = deployed.environment["RAY_ADDRESS"]
-        block_lab.python(f"from blocks import *\nRayCluster(address={address!r}, token={token!r}).save('big')")
+        block_lab.python(
+            f"from rayorch_flows.blocks import *\nRayCluster(address={address!r}, token={token!r}).save('big')"
+        )
         run = start(
             deployed,
             "watch-source",

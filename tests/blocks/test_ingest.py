@@ -30,7 +30,7 @@ FILES = {
 
 SAVE = f"""
 import sys
-from blocks import *
+from rayorch_flows.blocks import *
 headers = {{"Authorization": "Bearer {SOURCE_SECRET}"}}
 CorpusSource(
     uri=sys.argv[1] + "*.txt", storage_options={{"client_kwargs": {{"headers": headers}}}}

@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.prefect, pytest.mark.slow, pytest.mark.timeout(900)]
 OURS = {"corpus-source", "engine-settings", "ray-cluster", "record-table"}
 
 SAVE = """
-from blocks import *
+from rayorch_flows.blocks import *
 CorpusSource(uri="s3://scans/", patterns=["*.pdf"], storage_options={"secret": "hunter2-secret"}).save("night-ly")
 RecordTable(uri="s3://books", storage_options={"AWS_SECRET_ACCESS_KEY": "hunter2-secret"}).save("books")
 RayCluster(address="head:6379", token="hunter2-secret").save("big")
@@ -21,7 +21,7 @@ EngineSettings(calls={"ocr": {"replicas": 8, "recovery": "retry_tail", "max_retr
 
 LOAD = """
 import asyncio
-from rayorch_flows.orchestration import places
+from rayorch_flows.orchestration.settings import places
 async def main():
     source = await places.source_place("corpus-source/night-ly")
     print(source, source.options)
@@ -49,7 +49,7 @@ def test_one_command_registers_them(server_lab: BlockLab) -> None:
 
 
 def test_prefects_own_command_does_too(server_lab: BlockLab) -> None:
-    said = server_lab.command(script_path("prefect"), "block", "register", "-m", "blocks")
+    said = server_lab.command(script_path("prefect"), "block", "register", "-m", "rayorch_flows.blocks")
     assert "Successfully registered 4 blocks" in said
 
 

@@ -14,8 +14,8 @@ from prefect.types import SecretDict
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
-import blocks
-from rayorch_flows.orchestration import places
+from rayorch_flows import blocks
+from rayorch_flows.orchestration.settings import places
 
 
 def all_blocks() -> list[type[Block]]:
@@ -24,7 +24,7 @@ def all_blocks() -> list[type[Block]]:
     for info in pkgutil.walk_packages(blocks.__path__, "blocks."):
         module = importlib.import_module(info.name)
         for _, kind in inspect.getmembers(module, Block.is_block_class):
-            if kind.__module__.startswith("blocks"):
+            if kind.__module__.startswith("rayorch_flows.blocks"):
                 found[kind.__name__] = kind
     return [found[name] for name in sorted(found)]
 
@@ -72,7 +72,7 @@ def test_has_a_description_that_says_how_a_flow_takes_it(block: type[Block]) -> 
 def test_its_code_example_runs(block: type[Block], monkeypatch: pytest.MonkeyPatch) -> None:
     code = block.get_code_example()
     assert code is not None
-    assert f"from blocks import {block.__name__}\n" in code
+    assert f"from rayorch_flows.blocks import {block.__name__}\n" in code
     assert f'= {block.__name__}.load("BLOCK_NAME")\n' in code
     monkeypatch.setattr(block, "load", lambda name: example(block))
     exec(code.split("```python\n")[1].split("```")[0], {})

@@ -9,11 +9,11 @@ import pytest
 from prefect.blocks.core import Block
 from pydantic import ValidationError
 
-from blocks import CorpusSource, EngineSettings, RayCluster, RecordTable
 from rayorch_flows import InfrastructureError, RecoveryPolicy, UsageError
-from rayorch_flows.orchestration import places
-from rayorch_flows.orchestration.call_settings import CallSettings
-from rayorch_flows.orchestration.places import ClusterPlace, SourcePlace, TablePlace, Tuning
+from rayorch_flows.blocks import CorpusSource, EngineSettings, RayCluster, RecordTable
+from rayorch_flows.orchestration.settings import places
+from rayorch_flows.orchestration.settings.call_settings import CallSettings
+from rayorch_flows.orchestration.settings.places import ClusterPlace, SourcePlace, TablePlace, Tuning
 
 BLOCKS: dict[str, Block] = {
     "corpus-source/scans": CorpusSource(uri="s3://scans/", patterns=["*.pdf"], storage_options={"key": "hunter2"}),

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rayorch_flows.orchestration import server
+from rayorch_flows.orchestration.server import prefect_server as server
 from tests.browser.chrome import Page
 from tests.cli.lab import Lab
 

@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from rayorch_flows.orchestration.prepared import prepare
+from rayorch_flows.orchestration.ingest.prepared_flow import prepare
 from rayorch_flows.records.table import RecordTable
 from tests.cli.lab import ROOT, Lab, Running
 from tests.cli.pool import MICROBATCH_DEPLOYMENT, start

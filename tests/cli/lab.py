@@ -19,8 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rayorch_flows.orchestration import cluster, processes, server
-from rayorch_flows.orchestration.settings import Home
+from rayorch_flows.orchestration.cluster import connection as cluster
+from rayorch_flows.orchestration.server import prefect_server as server
+from rayorch_flows.orchestration.server import processes
+from rayorch_flows.orchestration.settings.home import Home
 
 ROOT = Path(__file__).parents[2]
 TOY = f"{ROOT}/tests/orchestration/toy_flow.py:FLOW"

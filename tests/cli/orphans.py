@@ -13,12 +13,12 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from rayorch_flows.orchestration import cluster
-from rayorch_flows.orchestration.prepared import prepare
-from rayorch_flows.orchestration.processes import wait_until
-from rayorch_flows.orchestration.reconcile import reconcile
-from rayorch_flows.orchestration.settings import home
-from rayorch_flows.runtime import host
+from rayorch_flows.orchestration.cluster import connection as cluster
+from rayorch_flows.orchestration.ingest.prepared_flow import prepare
+from rayorch_flows.orchestration.server.processes import wait_until
+from rayorch_flows.orchestration.settings.home import home
+from rayorch_flows.orchestration.upkeep.reconciler import reconcile
+from rayorch_flows.runtime.host import client as host
 from tests.cli.lab import TOY
 
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rayorch_flows.orchestration import processes
+from rayorch_flows.orchestration.server import processes
 from rayorch_flows.records.table import RecordTable
 from tests.cli.lab import PATIENCE_S, ROOT, Lab, Running
 

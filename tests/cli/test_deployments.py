@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rayorch_flows.orchestration import processes
+from rayorch_flows.orchestration.server import processes
 from tests.cli.lab import PATIENCE_S, TOY, Lab
 from tests.cli.pool import a_worker, deployments, finished, microbatches, prefect, start, stems
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from rayorch_flows.orchestration import processes
-from rayorch_flows.orchestration.prepared import prepare
+from rayorch_flows.orchestration.ingest.prepared_flow import prepare
+from rayorch_flows.orchestration.server import processes
 from rayorch_flows.program.plan import Plan
-from rayorch_flows.runtime.host import host_name
+from rayorch_flows.runtime.host.client import host_name
 from tests.cli.counted import COUNTED, Corpus
 from tests.cli.lab import SOON_S, Finished, Lab
 from tests.cli.pool import until

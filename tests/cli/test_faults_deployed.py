@@ -73,7 +73,7 @@ def reconciled(lab: Lab, **parameters: Any) -> Any:
     """Run the reconciler in this process, where there is no cluster."""
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
-    from rayorch_flows.orchestration.reconcile import reconcile
+    from rayorch_flows.orchestration.upkeep.reconciler import reconcile
 
     run: Any = reconcile
     with temporary_settings({PREFECT_API_URL: lab.api_url}):

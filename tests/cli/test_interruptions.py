@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from rayorch_flows.orchestration import processes, server
-from rayorch_flows.orchestration.server_keeper import AGAIN
+from rayorch_flows.orchestration.server import prefect_server as server
+from rayorch_flows.orchestration.server import processes
+from rayorch_flows.orchestration.server.keeper import AGAIN
 from tests.cli.counted import LINES, Corpus
 from tests.cli.lab import SOON_S, GivenServer, Lab, Running
 from tests.cli.pool import stems, until

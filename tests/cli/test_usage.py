@@ -13,7 +13,7 @@ TOY = str(Path(__file__).parents[1] / "orchestration" / "toy_flow.py") + ":FLOW"
 
 @pytest.fixture(autouse=True)
 def _nothing_may_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    import rayorch_flows.orchestration.server as servers
+    import rayorch_flows.orchestration.server.prefect_server as servers
 
     def refuse(home: object) -> None:
         raise AssertionError("a server was started for a command that cannot work")

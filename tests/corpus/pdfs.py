@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from PIL import Image, ImageOps
 
-from rayorch_flows.stages.pdfwriter import PdfWriter, text_content
-from rayorch_flows.stages.sample import page_image
+from rayorch_flows.stages.samples.pdf_corpus import page_image
+from rayorch_flows.stages.samples.pdf_writer import PdfWriter, text_content
 
 PROSE = (
     "The survey team recorded the depth of the channel before the end of the month.",

@@ -13,9 +13,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flows.pdf import FLOW, RECORD, PdfPipeline
 from rayorch_flows import Executor, ItemOutcome, RayModule, RecoveryPolicy, SourceOutcome
-from rayorch_flows.orchestration import processes
+from rayorch_flows.flows.pdf import FLOW, RECORD, PdfPipeline
+from rayorch_flows.orchestration.server import processes
 from rayorch_flows.stages.ocr import TesseractOcr
 from rayorch_flows.stages.pdf import PageImage, PageRef, Render, TextLayer
 from tests.corpus import pdfs, shared

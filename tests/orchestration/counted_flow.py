@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from rayorch_flows import F, Pipeline, RayModule
-from rayorch_flows.orchestration.flow_definition import FlowDefinition
+from rayorch_flows.orchestration.ingest.flow_definition import FlowDefinition
 from tests.orchestration.toy_flow import note
 
 ROW_S = 0.05

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from rayorch_flows.orchestration.flow_definition import FlowDefinition
+from rayorch_flows.orchestration.ingest.flow_definition import FlowDefinition
 from tests.orchestration.toy_flow import make
 
 FLOW = FlowDefinition("slow-toy", lambda: make(0.1), pa.schema([("text", pa.string())]), ("*.txt",))

@@ -9,14 +9,15 @@ import httpx
 import pytest
 from prefect.states import Completed
 
-from rayorch_flows.orchestration import batches, endurance
-from rayorch_flows.orchestration.batches import Batches
-from rayorch_flows.orchestration.places import TablePlace
-from rayorch_flows.orchestration.prepared import prepare
-from rayorch_flows.orchestration.progress import Board
-from rayorch_flows.orchestration.running import Family
-from rayorch_flows.orchestration.summary import MicrobatchSummary
-from rayorch_flows.orchestration.unit import record_table_of
+from rayorch_flows.orchestration.ingest import microbatch_runs as batches
+from rayorch_flows.orchestration.ingest.microbatch_runs import Batches
+from rayorch_flows.orchestration.ingest.prepared_flow import prepare
+from rayorch_flows.orchestration.ingest.stop_requests import Family
+from rayorch_flows.orchestration.ingest.stored_microbatch import record_table_of
+from rayorch_flows.orchestration.reporting.progress import Board
+from rayorch_flows.orchestration.reporting.summary import MicrobatchSummary
+from rayorch_flows.orchestration.server import outage as endurance
+from rayorch_flows.orchestration.settings.places import TablePlace
 from rayorch_flows.records.manifest import Manifest
 from tests.orchestration.test_unit import TOY
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rayorch_flows.orchestration.unit import child_failures
+from rayorch_flows.orchestration.reporting.failures import child_failures
 from rayorch_flows.records.arrow import pa
 
 

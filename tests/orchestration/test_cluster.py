@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from rayorch_flows import InfrastructureError
-from rayorch_flows.orchestration import cluster
-from rayorch_flows.orchestration.processes import ProcessId, wait_until
-from rayorch_flows.orchestration.reach import expect_cluster
-from rayorch_flows.orchestration.settings import Home
+from rayorch_flows.orchestration.cluster import connection as cluster
+from rayorch_flows.orchestration.cluster.check import expect_cluster
+from rayorch_flows.orchestration.server.processes import ProcessId, wait_until
+from rayorch_flows.orchestration.settings.home import Home
 
 
 @pytest.fixture

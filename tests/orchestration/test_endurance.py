@@ -10,13 +10,13 @@ import sys
 import httpx
 import pytest
 
-from rayorch_flows.orchestration import endurance
-from rayorch_flows.orchestration.endurance import patiently
+from rayorch_flows.orchestration.server import outage as endurance
+from rayorch_flows.orchestration.server.outage import patiently
 
 _SPEAKER = """
 import sys
 from rich.console import Console
-import rayorch_flows.orchestration.endurance
+import rayorch_flows.orchestration.server.outage
 sys.stdin.read()
 Console(file=sys.stderr).print("to nobody")
 sys.exit(7)

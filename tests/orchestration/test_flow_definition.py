@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from rayorch_flows import UsageError
-from rayorch_flows.orchestration import flow_definition
-from rayorch_flows.orchestration.flow_definition import FlowDefinition, load_flow
-from rayorch_flows.orchestration.prepared import prepare
+from rayorch_flows.orchestration.ingest import flow_definition
+from rayorch_flows.orchestration.ingest.flow_definition import FlowDefinition, load_flow
+from rayorch_flows.orchestration.ingest.prepared_flow import prepare
 
 TOY = f"{Path(__file__).with_name('toy_flow.py')}:FLOW"
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from ray.exceptions import RayTaskError
 
 from rayorch_flows import InfrastructureError
-from rayorch_flows.orchestration.problems import LONGEST, gist
+from rayorch_flows.orchestration.reporting.exception_text import LONGEST, gist
 
 
 def test_a_package_that_the_workers_do_not_have() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from rayorch_flows.orchestration.progress import Board, Part, describe, duration, eta_s, percent, plural
+from rayorch_flows.orchestration.reporting.progress import Board, Part, describe, duration, eta_s, percent, plural
 
 
 def test_words() -> None:

@@ -4,9 +4,9 @@ import base64
 import re
 from xml.etree import ElementTree
 
-from rayorch_flows.orchestration import charts
-from rayorch_flows.orchestration.report import child_name, ingest_report, microbatch_report
-from rayorch_flows.orchestration.summary import (
+from rayorch_flows.orchestration.reporting import charts
+from rayorch_flows.orchestration.reporting.report import child_name, ingest_report, microbatch_report
+from rayorch_flows.orchestration.reporting.summary import (
     CallSummary,
     FailureLine,
     IngestSummary,

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from rayorch_flows import InfrastructureError
-from rayorch_flows.orchestration import processes, server
-from rayorch_flows.orchestration.processes import ProcessId
-from rayorch_flows.orchestration.settings import Home
+from rayorch_flows.orchestration.server import prefect_server as server
+from rayorch_flows.orchestration.server import processes
+from rayorch_flows.orchestration.server.processes import ProcessId
+from rayorch_flows.orchestration.settings.home import Home
 
 
 @pytest.fixture

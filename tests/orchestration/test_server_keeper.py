@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from rayorch_flows import InfrastructureError
-from rayorch_flows.orchestration import processes, server_keeper
-from rayorch_flows.orchestration import server as servers
-from rayorch_flows.orchestration.server import Server
-from rayorch_flows.orchestration.server_keeper import AGAIN, STARTS, kept
-from rayorch_flows.orchestration.session import _terminable
-from rayorch_flows.orchestration.settings import Home
+from rayorch_flows.cli.session import _terminable
+from rayorch_flows.orchestration.server import keeper as server_keeper
+from rayorch_flows.orchestration.server import prefect_server as servers
+from rayorch_flows.orchestration.server import processes
+from rayorch_flows.orchestration.server.keeper import AGAIN, STARTS, kept
+from rayorch_flows.orchestration.server.prefect_server import Server
+from rayorch_flows.orchestration.settings.home import Home
 
 SERVER = Server("http://127.0.0.1:4270/api", embedded=True)
 

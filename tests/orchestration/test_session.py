@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from rayorch_flows import InfrastructureError
-from rayorch_flows.orchestration import server as servers
-from rayorch_flows.orchestration.server import Server
-from rayorch_flows.orchestration.session import session
+from rayorch_flows.cli.session import session
+from rayorch_flows.orchestration.server import prefect_server as servers
+from rayorch_flows.orchestration.server.prefect_server import Server
 
 
 class StatusError(Exception):

@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from rayorch_flows.orchestration.summary import (
+from rayorch_flows.orchestration.reporting.summary import (
     CallSummary,
     FailureLine,
     IngestSummary,
     MicrobatchSummary,
     merge_calls,
 )
-from rayorch_flows.orchestration.summary_text import summary_text
+from rayorch_flows.orchestration.reporting.summary_text import summary_text
 
 
 def call(name: str = "ocr", **values: object) -> CallSummary:

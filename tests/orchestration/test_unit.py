@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from rayorch_flows.errors import TableError
-from rayorch_flows.orchestration.places import Places, SourcePlace, TablePlace
-from rayorch_flows.orchestration.prepared import prepare
-from rayorch_flows.orchestration.summary import MicrobatchSummary
-from rayorch_flows.orchestration.unit import Unit, find_committed, open_unit, record_table_of
+from rayorch_flows.orchestration.ingest.prepared_flow import prepare
+from rayorch_flows.orchestration.ingest.stored_microbatch import Unit, find_committed, open_unit, record_table_of
+from rayorch_flows.orchestration.reporting.summary import MicrobatchSummary
+from rayorch_flows.orchestration.settings.places import Places, SourcePlace, TablePlace
 from rayorch_flows.program.outcomes import Cause, CauseKind
 from rayorch_flows.records.lifecycle import clean_up, commit_microbatch, plan_ingest
 from rayorch_flows.records.source import list_sources

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from rayorch_flows.orchestration.places import Places, SourcePlace, TablePlace, Tuning
-from rayorch_flows.orchestration.prepared import PreparedFlow, prepare
-from rayorch_flows.orchestration.unit import record_table_of
-from rayorch_flows.orchestration.watch import Look, look
+from rayorch_flows.orchestration.arrival.sensor import Look, look
+from rayorch_flows.orchestration.ingest.prepared_flow import PreparedFlow, prepare
+from rayorch_flows.orchestration.ingest.stored_microbatch import record_table_of
+from rayorch_flows.orchestration.settings.places import Places, SourcePlace, TablePlace, Tuning
 from rayorch_flows.program.outcomes import Cause, CauseKind
 from rayorch_flows.records.lifecycle import clean_up, commit_microbatch, plan_ingest
 from rayorch_flows.records.source import list_sources

@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from rayorch_flows import CauseKind, F, Pipeline, RayModule, RecordFailure
-from rayorch_flows.orchestration.flow_definition import FlowDefinition
+from rayorch_flows.orchestration.ingest.flow_definition import FlowDefinition
 
 
 def note(line: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from rayorch_flows import Pipeline, Port, RayModule
-from rayorch_flows.orchestration.flow_definition import FlowDefinition
+from rayorch_flows.orchestration.ingest.flow_definition import FlowDefinition
 
 
 class Read:

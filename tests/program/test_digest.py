@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rayorch_flows.program.digest import Unstable, digest
+from rayorch_flows.program.identity.digest import Unstable, digest
 
 Point = namedtuple("Point", "x y")
 

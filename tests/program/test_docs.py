@@ -67,7 +67,7 @@ def test_the_page_names_every_primitive_and_every_option():
 def test_the_programs_of_the_page_run(ray_cluster):
     names: dict[str, Any] = {"__name__": "programs"}
     for language, body in BLOCK.findall(PAGE.read_text()):
-        if language == "python" and "flows.pdf" not in body:
+        if language == "python" and "rayorch_flows.flows.pdf" not in body:
             exec(body, names)
     assert names["Lengths"]().run(["a bc", "def"]).outputs == [5, 4]
     documents = [{"pages": [{"number": 1, "text": "t", "tables": ["A", "B"]}]}, {"pages": []}]

@@ -13,7 +13,7 @@ import cloudpickle
 import pytest
 
 from rayorch_flows import F, RayModule
-from rayorch_flows.program import pickling
+from rayorch_flows.program.values import pickling
 from tests.program.functions import Unit, program
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from rayorch_flows import Executor
-from rayorch_flows.stages.sample import make_sample
+from rayorch_flows.stages.samples.pdf_corpus import make_sample
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()

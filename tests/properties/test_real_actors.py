@@ -18,8 +18,8 @@ import pytest
 from rayorch_flows import Executor, OutputIssue, Plan, SourceOutcome
 from rayorch_flows.program.outcomes import ItemOutcome, RecordFailure
 from rayorch_flows.program.plan import ROOT
-from rayorch_flows.runtime import host
-from rayorch_flows.runtime.host import HostClient, MicrobatchProgress, MicrobatchSpec, UnknownMicrobatchError
+from rayorch_flows.runtime.host import client as host
+from rayorch_flows.runtime.host.client import HostClient, MicrobatchProgress, MicrobatchSpec, UnknownMicrobatchError
 from tests.properties.pipelines import LENGTHS, Symbolic, odd, pipeline
 from tests.properties.programs import Call, Expand, Reader, Reduce, Source, Spec, generate
 from tests.reference import Fact, Reference

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rayorch_flows import F, GroupFailure, Pipeline, RayModule, RecordFailure
-from rayorch_flows.orchestration import processes
+from rayorch_flows.orchestration.server import processes
 
 CPU = {"num_cpus": 0}
 

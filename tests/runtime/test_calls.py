@@ -12,8 +12,8 @@ import pytest
 
 from rayorch_flows import CauseKind, ExecutionError, Executor, ItemOutcome, Pipeline, RayModule
 from rayorch_flows.runtime import pool as pool_module
-from rayorch_flows.runtime.codec import INLINE_BATCH_BYTES
 from rayorch_flows.runtime.cost import MOST_PER_CALL, BatchCost, batches_per_call
+from rayorch_flows.runtime.payloads.codec import INLINE_BATCH_BYTES
 from rayorch_flows.runtime.pool import Replica
 from rayorch_flows.runtime.traffic import Traffic
 from tests.runtime.functions import CPU, AddOne, Documents, Flat, Poison, Slow, wait_for

@@ -11,7 +11,7 @@ import pytest
 
 from rayorch_flows.lineage.protocol import HOLE_BLOCK, MISSING_BLOCK, NOT_A_LIST, Column
 from rayorch_flows.program.outcomes import MISSING, CauseKind, Hole
-from rayorch_flows.runtime.codec import (
+from rayorch_flows.runtime.payloads.codec import (
     INLINE_BLOCK_BYTES,
     BadRow,
     cut,

@@ -193,7 +193,7 @@ def test_actors_that_find_no_room_are_told_at_last(monkeypatch: pytest.MonkeyPat
 @pytest.fixture
 def lost_objects(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every payload goes to the object store and the first one is lost when it is needed."""
-    from rayorch_flows.runtime import blocks
+    from rayorch_flows.runtime.payloads import blocks
 
     monkeypatch.setattr(blocks.SlotPolicy, "slots", lambda self: self._streams)
     send = Replica.send

@@ -18,10 +18,10 @@ import pytest
 import ray
 
 from rayorch_flows import CauseKind, InfrastructureError, ItemOutcome, Pipeline, Plan, RayModule, SourceOutcome
-from rayorch_flows.runtime import host
-from rayorch_flows.runtime.host import HostClient, HostOptions, MicrobatchProgress, MicrobatchSpec
-from rayorch_flows.runtime.host_actor import EngineHost
-from rayorch_flows.runtime.writer import WRITE_ATTEMPTS
+from rayorch_flows.runtime.host import client as host
+from rayorch_flows.runtime.host.actor import EngineHost
+from rayorch_flows.runtime.host.client import HostClient, HostOptions, MicrobatchProgress, MicrobatchSpec
+from rayorch_flows.runtime.host.writer import WRITE_ATTEMPTS
 from tests.runtime.functions import CPU, Documents, Gated, Poison, Slow, wait_for
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]

@@ -269,8 +269,8 @@ def test_a_scrape_finds_exactly_the_documented_metrics_and_the_numbers_of_the_ru
 def test_an_engine_host_publishes_what_is_going_on_and_what_was_cancelled() -> None:
     import ray
 
-    from rayorch_flows.runtime import host
-    from rayorch_flows.runtime.host import MicrobatchSpec
+    from rayorch_flows.runtime.host import client as host
+    from rayorch_flows.runtime.host.client import MicrobatchSpec
 
     middle = RayModule(Slow).pre_init(0.5).ray_options(batch_size=4, replicas=2, slow_start=False, **CPU)
     client = host.connect(MeteredInAHost(middle).compile(), namespace=f"test-{uuid.uuid4().hex[:8]}")

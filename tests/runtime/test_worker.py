@@ -13,8 +13,8 @@ import pytest
 
 from rayorch_flows.lineage.protocol import Column, DispatchBatch
 from rayorch_flows.program.outcomes import CauseKind, GroupFailure, RecordFailure
-from rayorch_flows.runtime.codec import encode_whole, open_block
-from rayorch_flows.runtime.wire import (
+from rayorch_flows.runtime.payloads.codec import encode_whole, open_block
+from rayorch_flows.runtime.payloads.wire import (
     ERROR,
     OK,
     CallSpec,

@@ -12,7 +12,7 @@ from PIL import Image
 from rayorch_flows.program.outcomes import RecordFailure
 from rayorch_flows.stages.ocr import RapidOcr, TesseractOcr, tessdata_folder
 from rayorch_flows.stages.pdf import PageImage, PageText, Render
-from rayorch_flows.stages.sample import page_image
+from rayorch_flows.stages.samples.pdf_corpus import page_image
 from tests.corpus import pdfs
 from tests.stages.helpers import failure, pages_of, present, similarity, write
 

@@ -11,8 +11,8 @@ import fsspec
 import pytest
 
 from rayorch_flows.program.outcomes import CauseKind
-from rayorch_flows.stages import files, pdfium
-from rayorch_flows.stages.pdf import OpenPdf
+from rayorch_flows.stages import files
+from rayorch_flows.stages.pdf import OpenPdf, pdfium
 from tests.corpus import pdfs
 from tests.stages.helpers import failure, pages_of, present, write
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rayorch_flows.stages.files import SourceFailure
 from rayorch_flows.stages.pdf import Render
-from rayorch_flows.stages.pdfium import scale_within
+from rayorch_flows.stages.pdf.pdfium import scale_within
 from tests.corpus import pdfs
 from tests.stages.helpers import failure, pages_of, present, write
 

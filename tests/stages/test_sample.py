@@ -11,7 +11,7 @@ import pytest
 from rayorch_flows.program.outcomes import RecordFailure
 from rayorch_flows.stages.ocr import TesseractOcr
 from rayorch_flows.stages.pdf import OpenPdf, Render, TextLayer
-from rayorch_flows.stages.sample import TRUTH, make_sample
+from rayorch_flows.stages.samples.pdf_corpus import TRUTH, make_sample
 from tests.stages.helpers import present, similarity
 
 

@@ -11,8 +11,8 @@ import pytest
 from rayorch_flows.program.outcomes import GroupFailure, RecordFailure
 from rayorch_flows.stages import files
 from rayorch_flows.stages.pdf import PageText, TextLayer
-from rayorch_flows.stages.pdfium import CharSample, Survey
-from rayorch_flows.stages.textlayer import Layer, clean, garbage_share, judge, natural_share, vowelless_share
+from rayorch_flows.stages.pdf.pdfium import CharSample, Survey
+from rayorch_flows.stages.pdf.text_layer import Layer, clean, garbage_share, judge, natural_share, vowelless_share
 from tests.corpus import pdfs
 from tests.stages.helpers import failure, pages_of, present, write
 

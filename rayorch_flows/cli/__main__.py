@@ -1,0 +1,5 @@
+"""``python -m rayorch_flows.cli``."""
+
+from rayorch_flows.cli.app import main
+
+main()
