@@ -21,7 +21,7 @@ from rayorch_flows.orchestration.settings import places
 def all_blocks() -> list[type[Block]]:
     """Every Block class that any module of the package defines."""
     found: dict[str, type[Block]] = {}
-    for info in pkgutil.walk_packages(blocks.__path__, "blocks."):
+    for info in pkgutil.walk_packages(blocks.__path__, f"{blocks.__name__}."):
         module = importlib.import_module(info.name)
         for _, kind in inspect.getmembers(module, Block.is_block_class):
             if kind.__module__.startswith("rayorch_flows.blocks"):
