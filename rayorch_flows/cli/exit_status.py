@@ -1,11 +1,10 @@
-"""How every command ends, in one place."""
+"""How every command ends; what an ingest did is graded by ``IngestSummary.exit_code``."""
 
 from __future__ import annotations
 
 from typing import Final
 
 OK: Final = 0
-OVER_BUDGET: Final = 1
 USAGE: Final = 2
 INFRASTRUCTURE: Final = 3
 INTERRUPTED: Final = 130

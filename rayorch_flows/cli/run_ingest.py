@@ -15,12 +15,12 @@ from rayorch_flows.errors import RayorchFlowsError
 from rayorch_flows.orchestration.cluster import connection as clusters
 from rayorch_flows.orchestration.ingest.prepared_flow import prepare
 from rayorch_flows.orchestration.reporting.display import displayed
-from rayorch_flows.orchestration.reporting.exception_text import check_numbers
 from rayorch_flows.orchestration.reporting.progress import showing
 from rayorch_flows.orchestration.reporting.summary import IngestSummary
 from rayorch_flows.orchestration.reporting.summary_text import summary_text
 from rayorch_flows.orchestration.server.outage import wait_no_more
 from rayorch_flows.orchestration.server.prefect_server import Server, health_trouble
+from rayorch_flows.orchestration.settings.number_checks import check_numbers
 from rayorch_flows.orchestration.settings.places import is_block
 from rayorch_flows.records.source import list_sources
 from rayorch_flows.uris import local_path

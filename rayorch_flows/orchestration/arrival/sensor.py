@@ -17,10 +17,10 @@ from pydantic import BaseModel
 from rayorch_flows.orchestration.ingest.ingest_flow import ingest, list_place
 from rayorch_flows.orchestration.ingest.prepared_flow import PreparedFlow, prepare
 from rayorch_flows.orchestration.ingest.stored_microbatch import record_table_of
-from rayorch_flows.orchestration.reporting.exception_text import check_numbers
 from rayorch_flows.orchestration.reporting.summary import IngestSummary
 from rayorch_flows.orchestration.server.flow_states import in_one_message
 from rayorch_flows.orchestration.settings.call_settings import CallSettings
+from rayorch_flows.orchestration.settings.number_checks import check_numbers
 from rayorch_flows.orchestration.settings.places import Places, find_places
 from rayorch_flows.records.planning import adopt, find_pending
 from rayorch_flows.records.source import SourceItem, settled

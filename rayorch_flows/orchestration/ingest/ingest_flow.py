@@ -29,7 +29,6 @@ from rayorch_flows.orchestration.ingest.prepared_flow import PreparedFlow, prepa
 from rayorch_flows.orchestration.ingest.stop_requests import CANCELLED
 from rayorch_flows.orchestration.ingest.stored_microbatch import record_table_of
 from rayorch_flows.orchestration.reporting import events, progress
-from rayorch_flows.orchestration.reporting.exception_text import check_numbers
 from rayorch_flows.orchestration.reporting.progress import Board, current_board, showing
 from rayorch_flows.orchestration.reporting.report import ingest_report
 from rayorch_flows.orchestration.reporting.run_log import Story
@@ -38,6 +37,7 @@ from rayorch_flows.orchestration.server.flow_states import in_one_message
 from rayorch_flows.orchestration.server.outage import patiently
 from rayorch_flows.orchestration.settings.call_settings import CallSettings
 from rayorch_flows.orchestration.settings.home import home
+from rayorch_flows.orchestration.settings.number_checks import check_numbers
 from rayorch_flows.orchestration.settings.places import SourcePlace, find_places, handed_on
 from rayorch_flows.records.lifecycle import IngestPlan, plan_ingest
 from rayorch_flows.records.planning import Retry

@@ -1,11 +1,11 @@
-"""What a user got wrong, and somebody else's exception in a line or two."""
+"""Somebody else's exception in a line or two."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-from rayorch_flows.errors import RayorchFlowsError, UsageError
+from rayorch_flows.errors import RayorchFlowsError
 
 LONGEST: Final = 600
 _INSTALL: Final = (
@@ -28,11 +28,3 @@ def gist(error: object) -> str:
     text = text if text.startswith(name) or not isinstance(error, BaseException) else f"{name}: {text}"
     text = text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
     return f"{text}\n  next: {_INSTALL}" if text.startswith("ModuleNotFoundError") else text
-
-
-def check_numbers(**numbers: int | None) -> None:
-    """Counts are at least 1, the error budget at least 0; None stands for no limit."""
-    for name, value in numbers.items():
-        least = 0 if name == "max_failed" else 1
-        if value is not None and value < least:
-            raise UsageError(f"{name.replace('_', '-')} is {value}, it must be at least {least}")

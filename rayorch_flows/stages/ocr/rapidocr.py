@@ -6,7 +6,10 @@ from importlib import import_module
 from typing import Any
 
 from rayorch_flows.program.outcomes import RecordFailure
-from rayorch_flows.stages.ocr.images import each_image, is_uniform
+
+# By these names in what the fingerprint reads: another one would ingest every corpus again.
+from rayorch_flows.stages.ocr.images import each_image as _each
+from rayorch_flows.stages.ocr.images import is_uniform as _is_uniform
 from rayorch_flows.stages.pdf.functions import PageImage, PageText
 from rayorch_flows.stages.pdf.text_layer import clean
 
@@ -25,10 +28,10 @@ class RapidOcr:
         )
 
     def run(self, images: list[PageImage]) -> list[PageText | RecordFailure]:
-        return each_image(images, self._recognise)
+        return _each(images, self._recognise)
 
     def _recognise(self, image: PageImage) -> PageText:
-        if is_uniform(image.pixels):
+        if _is_uniform(image.pixels):
             return PageText("", "blank")
         result = self._engine(image.pixels)
         if not result.txts:

@@ -11,7 +11,10 @@ import numpy as np
 
 from rayorch_flows.program.outcomes import CauseKind, RecordFailure
 from rayorch_flows.stages.files import SourceFailure
-from rayorch_flows.stages.ocr.images import each_image, is_uniform
+
+# By these names in what the fingerprint reads: another one would ingest every corpus again.
+from rayorch_flows.stages.ocr.images import each_image as _each
+from rayorch_flows.stages.ocr.images import is_uniform as _is_uniform
 from rayorch_flows.stages.pdf.functions import PageImage, PageText
 from rayorch_flows.stages.pdf.pdfium import Pixels
 from rayorch_flows.stages.pdf.text_layer import clean
@@ -44,10 +47,10 @@ class TesseractOcr:
         self._timeout_ms = int(timeout_s * 1000)
 
     def run(self, images: list[PageImage]) -> list[PageText | RecordFailure]:
-        return each_image(images, self._recognise)
+        return _each(images, self._recognise)
 
     def _recognise(self, image: PageImage) -> PageText:
-        if is_uniform(image.pixels):
+        if _is_uniform(image.pixels):
             return PageText("", "blank")
         found = self._read(image.pixels, image.dpi)
         if found.text and found.confidence < _DOUBTFUL:
