@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rayorch_flows.cli import _guarded
+from rayorch_flows.cli.app import _guarded
 
 TOY = str(Path(__file__).parents[1] / "orchestration" / "toy_flow.py") + ":FLOW"
 
