@@ -27,7 +27,7 @@ def engines(
         Print one JSON object a line.
     """
     from rayorch_flows.cli.block_lookup import named_cluster
-    from rayorch_flows.orchestration.cluster import connection as clusters
+    from rayorch_flows.orchestration.cluster import connection
     from rayorch_flows.orchestration.cluster import engine_hosts as hosts
 
     place = named_cluster(cluster)
@@ -39,6 +39,6 @@ def engines(
             hosts.stop(stop)
         views = hosts.hosts()
     finally:
-        clusters.disconnect()
+        connection.disconnect()
     show(hosts.hosts_text(views), views, as_json=as_json)
     return OK

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter
 
@@ -59,17 +59,18 @@ def ingest(
         Show Prefect's own log lines too.
     """
     from rayorch_flows.cli.run_ingest import run_ingest
+    from rayorch_flows.orchestration.settings.ingest_parameters import IngestParameters
 
-    parameters: dict[str, Any] = {
-        "source": source,
-        "table": table,
-        "flow": flow,
-        "microbatch_size": microbatch_size,
-        "concurrency": concurrency,
-        "limit": limit,
-        "max_failed": max_failed,
-        "retry": retry,
-        "cluster": cluster,
-        "engine": engine,
-    }
-    return run_ingest(parameters, as_json=as_json, verbose=verbose)
+    asked = IngestParameters.checked(
+        source=source,
+        table=table,
+        flow=flow,
+        microbatch_size=microbatch_size,
+        concurrency=concurrency,
+        limit=limit,
+        max_failed=max_failed,
+        retry=retry,
+        cluster=cluster,
+        engine=engine,
+    )
+    return run_ingest(asked, as_json=as_json, verbose=verbose)

@@ -9,10 +9,11 @@ from typing import Any
 
 from rich.console import Console
 
+from rayorch_flows.cli import exit_status
 from rayorch_flows.cli.block_lookup import named_cluster
 from rayorch_flows.cli.session import session
 from rayorch_flows.errors import RayorchFlowsError
-from rayorch_flows.orchestration.cluster import connection as clusters
+from rayorch_flows.orchestration.cluster import connection
 from rayorch_flows.orchestration.ingest.prepared_flow import prepare
 from rayorch_flows.orchestration.reporting.display import displayed
 from rayorch_flows.orchestration.reporting.progress import showing
@@ -20,26 +21,23 @@ from rayorch_flows.orchestration.reporting.summary import IngestSummary
 from rayorch_flows.orchestration.reporting.summary_text import summary_text
 from rayorch_flows.orchestration.server.outage import wait_no_more
 from rayorch_flows.orchestration.server.prefect_server import Server, health_trouble
-from rayorch_flows.orchestration.settings.number_checks import check_numbers
+from rayorch_flows.orchestration.settings.ingest_parameters import IngestParameters
 from rayorch_flows.orchestration.settings.places import is_block
 from rayorch_flows.records.source import list_sources
 from rayorch_flows.uris import local_path
 
 
-def run_ingest(parameters: dict[str, Any], *, as_json: bool, verbose: bool) -> int:
+def run_ingest(asked: IngestParameters, *, as_json: bool, verbose: bool) -> int:
     """Run the ingest flow, show its progress and its summary; return the exit status."""
-    numbers = ("microbatch_size", "concurrency", "limit", "max_failed")
-    check_numbers(**{name: parameters[name] for name in numbers})
-    prepared = prepare(parameters["flow"])
-    source = parameters["source"]
-    if not is_block(source) and local_path(source) is not None:
-        list_sources(source, prepared.definition.patterns, problems=[])
-    if not is_block(parameters["cluster"]):
-        clusters.check(named_cluster(parameters["cluster"]))
+    prepared = prepare(asked.flow)
+    if not is_block(asked.source) and local_path(asked.source) is not None:
+        list_sources(asked.source, prepared.definition.patterns, problems=[])
+    if not is_block(asked.cluster):
+        connection.check(named_cluster(asked.cluster))
     console = Console()
     with session(verbose=verbose, meanwhile=_import_flows) as server, asyncio.Runner() as runner:
         try:
-            result = runner.run(_run(parameters, console, server))
+            result = runner.run(_run(asked, console, server))
         except BaseException:
             _stop_waiting(server)
             raise
@@ -50,7 +48,7 @@ def run_ingest(parameters: dict[str, Any], *, as_json: bool, verbose: bool) -> i
     print(summary_text(result, prepared.child_noun), flush=True)
     if as_json:
         print(json.dumps(result.model_dump(mode="json")), flush=True)
-    return result.exit_code
+    return exit_status.of_ingest(result)
 
 
 def _import_flows() -> None:
@@ -63,14 +61,14 @@ def _stop_waiting(server: Server) -> None:
         wait_no_more()
 
 
-async def _run(parameters: dict[str, Any], console: Console, server: Server) -> IngestSummary | BaseException:
+async def _run(asked: IngestParameters, console: Console, server: Server) -> IngestSummary | BaseException:
     from rayorch_flows.orchestration.ingest.ingest_flow import ingest
 
     run: Any = ingest
 
     async with displayed(console) as board:
         with showing(board):
-            running: asyncio.Task[Any] = asyncio.create_task(run(**parameters, return_state=True))
+            running: asyncio.Task[Any] = asyncio.create_task(run(**asked.flow_arguments(), return_state=True))
             try:
                 state = await asyncio.shield(running)
             except asyncio.CancelledError:  # Ctrl-C

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any
 
 from rayorch_flows.errors import InfrastructureError
-from rayorch_flows.orchestration.server import prefect_server as servers
+from rayorch_flows.orchestration.server import prefect_server
 from rayorch_flows.orchestration.server.keeper import kept
 from rayorch_flows.orchestration.server.prefect_server import Server
 from rayorch_flows.orchestration.settings.home import home
@@ -33,14 +33,14 @@ def session(*, verbose: bool = False, meanwhile: Callable[[], object] | None = N
     """
     place = home()
     with _terminable():
-        server = servers.claim(place)
+        server = prefect_server.claim(place)
         try:
-            os.environ.update(servers.client_environment(place, server))
+            os.environ.update(prefect_server.client_environment(place, server))
             if not verbose:
                 os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "CRITICAL"
             if meanwhile is not None:
                 meanwhile()
-            servers.wait_answer(place, server)
+            prefect_server.wait_answer(place, server)
             with kept(place, server, _tell):
                 yield server
         except Exception as error:
@@ -66,20 +66,20 @@ def _status(error: BaseException) -> int | None:
 def _close(server: Server) -> None:
     """Each step whatever becomes of the one before; a second Ctrl-C does not leave the rest undone."""
     with _uninterrupted():
-        for step in (lambda: _drain_prefect(server), _leave_cluster, lambda: servers.release(home(), server)):
+        for step in (lambda: _drain_prefect(server), _leave_cluster, lambda: prefect_server.release(home(), server)):
             with contextlib.suppress(Exception):
                 step()
 
 
 def _leave_cluster() -> None:
-    from rayorch_flows.orchestration.cluster import connection as cluster
+    from rayorch_flows.orchestration.cluster import connection
 
-    cluster.disconnect()
+    connection.disconnect()
 
 
 def _drain_prefect(server: Server) -> None:
     """Send what Prefect still holds back, while the server is there; later it would wait for it in vain."""
-    if "prefect.events.worker" not in sys.modules or servers.health_trouble(server.api_url):
+    if "prefect.events.worker" not in sys.modules or prefect_server.health_trouble(server.api_url):
         return
     from prefect.events.worker import EventsWorker
     from prefect.logging.handlers import APILogHandler

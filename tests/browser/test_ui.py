@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rayorch_flows.orchestration.server import prefect_server as server
+from rayorch_flows.orchestration.server import prefect_server
 from tests.browser.chrome import Page
 from tests.cli.lab import Lab
 
@@ -33,7 +33,7 @@ def broken(lab: Lab) -> tuple[str, dict[str, Any], dict[str, Any]]:
     runs = lab.api("flow_runs/filter", {"flow_runs": {"state": {"type": {"any_": ["FAILED"]}}}})
     (failed,) = [run for run in runs if "microbatch" in run["parameters"]]
     (parent,) = lab.api("flow_runs/filter", {"flow_runs": {"id": {"any_": [finished.summary["flow_run_id"]]}}})
-    state = server.read_state(lab.home)
+    state = prefect_server.read_state(lab.home)
     assert state is not None
     return f"http://127.0.0.1:{state.port}", parent, failed
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from rayorch_flows.command import typed
 from rayorch_flows.errors import InfrastructureError
-from rayorch_flows.orchestration.server import prefect_server as servers
+from rayorch_flows.orchestration.server import prefect_server
 from rayorch_flows.orchestration.settings.home import ANSWER_TIMEOUT_S, given_api_url, home
 
 SOURCE_ARRIVED: Final = "rayorch.source.arrived"
@@ -30,7 +30,7 @@ def arrived_event(uri: str) -> dict[str, Any]:
 
 def notify(uris: list[str]) -> str:
     """Send one event a URI; return the API it went to."""
-    state = servers.read_state(home())
+    state = prefect_server.read_state(home())
     given = given_api_url()
     if given is None and (state is None or not state.process.alive()):
         raise InfrastructureError(

@@ -20,7 +20,7 @@ from rayorch_flows.orchestration.ingest.stored_microbatch import record_table_of
 from rayorch_flows.orchestration.reporting.summary import IngestSummary
 from rayorch_flows.orchestration.server.flow_states import in_one_message
 from rayorch_flows.orchestration.settings.call_settings import CallSettings
-from rayorch_flows.orchestration.settings.number_checks import check_numbers
+from rayorch_flows.orchestration.settings.ingest_parameters import IngestParameters
 from rayorch_flows.orchestration.settings.places import Places, find_places
 from rayorch_flows.records.planning import adopt, find_pending
 from rayorch_flows.records.source import SourceItem, settled
@@ -64,7 +64,17 @@ async def watch_source(
         cluster: The Ray cluster, host:port or ray-cluster/NAME; without it RAY_ADDRESS, or an embedded cluster.
         engine: Settings by Call, or engine-settings/NAME.
     """
-    check_numbers(microbatch_size=microbatch_size, concurrency=concurrency)
+    asked = IngestParameters.checked(
+        source=source,
+        table=table,
+        flow=flow,
+        settle_s=settle_s,
+        microbatch_size=microbatch_size,
+        concurrency=concurrency,
+        deployment=deployment,
+        cluster=cluster,
+        engine=engine,
+    )
     logger = get_run_logger()
     deadline = time.monotonic() + LONGEST_S
     prepared = await asyncio.to_thread(prepare, flow)
@@ -75,17 +85,7 @@ async def watch_source(
         seen = await asyncio.to_thread(look, places, prepared, settle_s)
         if seen.pending:
             ingests += 1
-            summary = await run(
-                source=source,
-                table=table,
-                flow=flow,
-                settle_s=settle_s,
-                microbatch_size=microbatch_size,
-                concurrency=concurrency,
-                deployment=deployment,
-                cluster=cluster,
-                engine=engine,
-            )
+            summary = await run(**asked.flow_arguments())
             if not isinstance(summary, IngestSummary) or not summary.done:
                 return ingests
         elif not seen.unsettled or time.monotonic() + seen.settled_in_s > deadline:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 from rayorch_flows.command import typed
 from rayorch_flows.errors import InfrastructureError, UsageError
-from rayorch_flows.orchestration.cluster import connection as cluster
+from rayorch_flows.orchestration.cluster import connection
 from rayorch_flows.orchestration.settings.home import given_ray_address, home
 from rayorch_flows.orchestration.settings.places import ClusterPlace
 from rayorch_flows.runtime.host.messages import PAUSED, RUNNING
@@ -45,21 +45,21 @@ class HostView(BaseModel):
 def connect_to_running(place: ClusterPlace | None = None) -> None:
     """Connect to the given cluster, or to the embedded one of a command that runs now."""
     if place is None and given_ray_address() is None:
-        address = cluster.embedded_address(home())
+        address = connection.embedded_address(home())
         if address is None:
             raise InfrastructureError(
                 "no cluster is running",
                 next_step="give --cluster or RAY_ADDRESS; an embedded cluster is there only while an ingest runs",
             )
         os.environ["RAY_ADDRESS"] = address
-    cluster.connect(home(), place)
+    connection.connect(home(), place)
 
 
 def hosts() -> list[HostView]:
     """All engine hosts of the connected cluster."""
     from rayorch_flows.runtime.host import client as host
 
-    return [_view(name) for name in host.list_hosts(cluster.namespace())]
+    return [_view(name) for name in host.list_hosts(connection.namespace())]
 
 
 def drain(name: str) -> None:
@@ -128,6 +128,6 @@ def actor(name: str) -> Any:
     import ray
 
     try:
-        return ray.get_actor(name, namespace=cluster.namespace())
+        return ray.get_actor(name, namespace=connection.namespace())
     except ValueError:
         raise UsageError(f"there is no engine host {name!r}", next_step=typed("engines lists them")) from None

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from prefect_ray import RayTaskRunner
 
-from rayorch_flows.orchestration.cluster import connection as cluster
+from rayorch_flows.orchestration.cluster import connection
 
 
 class SharedRayTaskRunner(RayTaskRunner[Any]):
@@ -17,7 +17,7 @@ class SharedRayTaskRunner(RayTaskRunner[Any]):
     """
 
     def __init__(self) -> None:
-        super().__init__(init_kwargs={"namespace": cluster.NAMESPACE})
+        super().__init__(init_kwargs={"namespace": connection.NAMESPACE})
 
     def duplicate(self) -> Self:
         return type(self)()

@@ -21,7 +21,7 @@ from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelling
 
 from rayorch_flows.errors import UsageError
-from rayorch_flows.orchestration.ingest.stored_microbatch import take_summary
+from rayorch_flows.orchestration.ingest.left_summaries import take_summary
 from rayorch_flows.orchestration.reporting.summary import MicrobatchSummary
 from rayorch_flows.orchestration.server.outage import patiently
 from rayorch_flows.records.manifest import Manifest
@@ -50,13 +50,13 @@ async def expect_deployment(deployment: str) -> None:
 
 
 async def run_deployed(
-    deployment: str, table: RecordTable, manifest: Manifest, parameters: dict[str, Any]
+    deployment: str, table: RecordTable, manifest: Manifest, arguments: dict[str, Any]
 ) -> MicrobatchSummary:
-    """Run the microbatch as a run of ``deployment`` and wait for it; have it run again if it crashes."""
+    """Run the microbatch as a run of ``deployment`` with these flow arguments and wait for it; again if it crashes."""
     async with get_client() as client:
         started = 0
         while True:
-            run = await _submitted(client, deployment, table, manifest, parameters)
+            run = await _submitted(client, deployment, table, manifest, arguments)
             run = await _finished(client, run.id)
             started += 1
             if run.state is None or not run.state.is_crashed() or started == SUBMISSIONS:
@@ -70,7 +70,7 @@ async def run_deployed(
 
 
 async def _submitted(
-    client: PrefectClient, deployment: str, table: RecordTable, manifest: Manifest, parameters: dict[str, Any]
+    client: PrefectClient, deployment: str, table: RecordTable, manifest: Manifest, arguments: dict[str, Any]
 ) -> FlowRun:
     """The first numbered run that is not over: one that an ingest before this one has left, or a new one."""
     number = 0
@@ -83,7 +83,7 @@ async def _submitted(
             return await patiently(
                 arun_deployment,
                 deployment,
-                parameters={**parameters, "microbatch": manifest.microbatch_id},
+                parameters=arguments,
                 idempotency_key=key,
                 timeout=0,
             )

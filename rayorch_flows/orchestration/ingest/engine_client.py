@@ -14,10 +14,10 @@ from prefect_ray.context import remote_options
 from prefect_ray.task_runners import PrefectRayFuture
 
 from rayorch_flows.errors import InfrastructureError
-from rayorch_flows.orchestration.cluster import connection as cluster
+from rayorch_flows.orchestration.cluster import connection
 from rayorch_flows.orchestration.cluster.engine_task import EngineRequest, EngineResult, part_of, run_in_engine
 from rayorch_flows.orchestration.ingest.prepared_flow import PreparedFlow
-from rayorch_flows.orchestration.ingest.stored_microbatch import Unit
+from rayorch_flows.orchestration.ingest.stored_microbatch import StoredMicrobatch
 from rayorch_flows.orchestration.reporting.exception_text import gist
 from rayorch_flows.orchestration.reporting.progress import Part, current_board
 from rayorch_flows.orchestration.reporting.summary import CallSummary, MicrobatchSummary
@@ -40,7 +40,7 @@ class StopAsked(Exception):
 
 
 async def run_in_engine_host(
-    unit: Unit,
+    stored: StoredMicrobatch,
     prepared: PreparedFlow,
     place: ClusterPlace | None,
     summary: MicrobatchSummary,
@@ -50,26 +50,26 @@ async def run_in_engine_host(
     """Run what is not staged yet on the cluster; return the cause if the engine aborted the microbatch."""
     board = current_board()
     if board is not None:
-        board.update(unit.microbatch, Part(unit.total, done=unit.staged))
-    if not unit.rows:
-        logger.info("All %s sources are staged already", unit.total)
+        board.update(stored.microbatch, Part(stored.total, done=stored.staged))
+    if not stored.rows:
+        logger.info("All %s sources are staged already", stored.total)
         return None
     if asked.is_set():
         raise StopAsked
-    info = await asyncio.to_thread(cluster.connect, home(), place)
-    cluster.restore_sigterm()
-    spec = unit.spec()
-    request = EngineRequest(prepared.plan, info.namespace, spec, info.runtime_env, prepared.child_noun, unit.staged)
+    info = await asyncio.to_thread(connection.connect, home(), place)
+    connection.restore_sigterm()
+    spec = stored.spec()
+    request = EngineRequest(prepared.plan, info.namespace, spec, info.runtime_env, prepared.child_noun, stored.staged)
     with remote_options(num_cpus=0, max_retries=0):
         future: PrefectRayFuture[EngineResult] = run_in_engine.submit(cloudpickle.dumps(request))  # pyright: ignore[reportAssignmentType]
     try:
-        async with _watching(info, prepared, spec, unit.staged):
+        async with _watching(info, prepared, spec, stored.staged):
             result = await _result(future, asked)
     except (asyncio.CancelledError, StopAsked):
         await _cancel(info, prepared, spec, future, logger)
         raise
     summary.calls = [CallSummary.of(call) for call in result.calls]
-    summary.engine_s = round(result.engine_s, 3)
+    summary.engine_s = round(summary.engine_s + result.engine_s, 3)
     if result.state == "cancelled":
         raise InfrastructureError("the microbatch was cancelled in the engine", next_step="run it again")
     return None if result.state == "done" else result.error or Cause(CauseKind.FUNCTION_ERROR, "the engine aborted")

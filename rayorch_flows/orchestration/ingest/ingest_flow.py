@@ -21,24 +21,24 @@ from prefect.settings import PREFECT_UI_URL
 from prefect.states import Cancelled
 
 from rayorch_flows.errors import ExecutionError
-from rayorch_flows.orchestration.cluster import connection as clusters
+from rayorch_flows.orchestration.cluster import connection
 from rayorch_flows.orchestration.cluster.engine_hosts import drain_predecessors
 from rayorch_flows.orchestration.ingest.deployed_runs import expect_deployment
-from rayorch_flows.orchestration.ingest.microbatch_runs import Batches
+from rayorch_flows.orchestration.ingest.microbatch_runs import MicrobatchRuns
 from rayorch_flows.orchestration.ingest.prepared_flow import PreparedFlow, prepare
 from rayorch_flows.orchestration.ingest.stop_requests import CANCELLED
 from rayorch_flows.orchestration.ingest.stored_microbatch import record_table_of
 from rayorch_flows.orchestration.reporting import events, progress
 from rayorch_flows.orchestration.reporting.progress import Board, current_board, showing
 from rayorch_flows.orchestration.reporting.report import ingest_report
-from rayorch_flows.orchestration.reporting.run_log import Story
+from rayorch_flows.orchestration.reporting.run_log import RunLog
 from rayorch_flows.orchestration.reporting.summary import IngestSummary, MicrobatchSummary
 from rayorch_flows.orchestration.server.flow_states import in_one_message
 from rayorch_flows.orchestration.server.outage import patiently
 from rayorch_flows.orchestration.settings.call_settings import CallSettings
 from rayorch_flows.orchestration.settings.home import home
-from rayorch_flows.orchestration.settings.number_checks import check_numbers
-from rayorch_flows.orchestration.settings.places import SourcePlace, find_places, handed_on
+from rayorch_flows.orchestration.settings.ingest_parameters import IngestParameters
+from rayorch_flows.orchestration.settings.places import SourcePlace, find_places
 from rayorch_flows.records.lifecycle import IngestPlan, plan_ingest
 from rayorch_flows.records.planning import Retry
 from rayorch_flows.records.source import SourceItem, list_sources, settled
@@ -97,32 +97,35 @@ async def ingest(
         cluster: The Ray cluster, host:port or ray-cluster/NAME; without it RAY_ADDRESS, or an embedded cluster.
         engine: Settings by Call, or engine-settings/NAME.
     """
-    check_numbers(microbatch_size=microbatch_size, concurrency=concurrency, limit=limit, max_failed=max_failed)
+    asked = IngestParameters.checked(
+        source=source,
+        table=table,
+        flow=flow,
+        microbatch_size=microbatch_size,
+        concurrency=concurrency,
+        limit=limit,
+        max_failed=max_failed,
+        retry=retry,
+        settle_s=settle_s,
+        deployment=deployment,
+        cluster=cluster,
+        engine=engine,
+    )
     began = time.monotonic()
     board = current_board() or Board(tell=lambda line: None)
-    story = Story(board)
+    log = RunLog(board)
     places = await patiently(find_places, table, source, cluster, engine)
     if deployment is None:
-        await asyncio.to_thread(clusters.check, places.cluster)
+        await asyncio.to_thread(connection.check, places.cluster)
     else:
         await expect_deployment(deployment)
     prepared = (await asyncio.to_thread(prepare, flow)).tuned(places.tuning)
     board.stage = "listing sources"
     record_table = record_table_of(places.table, prepared)
     problems: list[str] = []
-    work = await asyncio.to_thread(
-        _plan,
-        record_table,
-        places.source,
-        prepared,
-        microbatch_size,
-        retry=retry,
-        limit=limit,
-        settle_s=settle_s,
-        problems=problems,
-    )
+    work = await asyncio.to_thread(_plan, record_table, places.source, prepared, asked, problems)
     board.begin(prepared.child_noun, work.pending, work.unchanged)
-    story.work(work, problems)
+    log.work(work, problems)
     summary = IngestSummary(
         table=record_table.uri,
         flow=prepared.definition.name,
@@ -139,18 +142,17 @@ async def ingest(
             board.tell(f"Watch it at {summary.ui}/runs/flow-run/{summary.flow_run_id}")
         if deployment is None:
             board.stage = "starting Ray"
-            info = await asyncio.to_thread(clusters.connect, home(), places.cluster)
-            clusters.restore_sigterm()
-            story.say(f"Ray at {info.address}" + (" (embedded)" if info.embedded else ""))
+            info = await asyncio.to_thread(connection.connect, home(), places.cluster)
+            connection.restore_sigterm()
+            log.say(f"Ray at {info.address}" + (" (embedded)" if info.embedded else ""))
             plan = prepared.plan
             for old in await asyncio.to_thread(drain_predecessors, plan.name, plan.physical_fingerprint):
-                story.say(f"Draining {old}, which ran this pipeline in an earlier form")
+                log.say(f"Draining {old}, which ran this pipeline in an earlier form")
         board.stage = "ingesting"
-        parameters = handed_on(table, record_table.uri, source, cluster, engine) | {"flow": flow}
-        batches = Batches(record_table, parameters, concurrency, deployment, story, board)
+        runs = MicrobatchRuns(record_table, asked, log, board)
         with showing(board):
             async with _progress_artifact(board):
-                parts, cancelled = await batches.run(work.microbatches, UUID(summary.flow_run_id))
+                parts, cancelled = await runs.run(work.microbatches, UUID(summary.flow_run_id))
     summary.add(parts)
     summary.elapsed_s = round(time.monotonic() - began, 3)
     report = ingest_report(summary, parts, summary.ui)
@@ -180,22 +182,18 @@ def _plan(
     table: RecordTable,
     source: SourcePlace,
     prepared: PreparedFlow,
-    size: int,
-    *,
-    retry: Retry,
-    limit: int | None,
-    settle_s: float,
+    asked: IngestParameters,
     problems: list[str],
 ) -> IngestPlan:
     sources = list_place(source, prepared, problems)
     return plan_ingest(
         table,
-        settled(sources, settle_s) if settle_s > 0 else sources,
+        settled(sources, asked.settle_s) if asked.settle_s > 0 else sources,
         flow=prepared.definition.name,
         semantic_fingerprint=prepared.fingerprint,
-        microbatch_size=size,
-        retry=retry,
-        limit=limit,
+        microbatch_size=asked.microbatch_size,
+        retry=asked.retry,
+        limit=asked.limit,
         storage_options=source.options,
     )
 

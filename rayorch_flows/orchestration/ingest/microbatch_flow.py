@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, cast
 from uuid import UUID
 
@@ -15,12 +17,14 @@ from prefect.runtime import flow_run as current_flow_run
 from prefect.states import Cancelled
 
 from rayorch_flows.errors import ExecutionError, InfrastructureError
-from rayorch_flows.orchestration.cluster import connection as clusters
+from rayorch_flows.orchestration.cluster import connection
 from rayorch_flows.orchestration.cluster.task_runner import SharedRayTaskRunner
+from rayorch_flows.orchestration.ingest.attempt_decision import Action, Decision, Ended, decide, how_it_ended
 from rayorch_flows.orchestration.ingest.engine_client import StopAsked, run_in_engine_host
-from rayorch_flows.orchestration.ingest.prepared_flow import prepare
+from rayorch_flows.orchestration.ingest.left_summaries import leave_attempts, leave_summary, take_attempts
+from rayorch_flows.orchestration.ingest.prepared_flow import PreparedFlow, prepare
 from rayorch_flows.orchestration.ingest.stop_requests import CANCELLED, inside_its_parent, stoppable
-from rayorch_flows.orchestration.ingest.stored_microbatch import leave_summary, open_unit, record_table_of
+from rayorch_flows.orchestration.ingest.stored_microbatch import StoredMicrobatch, open_microbatch, record_table_of
 from rayorch_flows.orchestration.reporting import events
 from rayorch_flows.orchestration.reporting.exception_text import gist
 from rayorch_flows.orchestration.reporting.progress import current_board, finished_part
@@ -29,8 +33,8 @@ from rayorch_flows.orchestration.reporting.summary import CallSummary, Microbatc
 from rayorch_flows.orchestration.server.flow_states import in_one_message, without_retries
 from rayorch_flows.orchestration.server.outage import patiently
 from rayorch_flows.orchestration.settings.call_settings import CallSettings
-from rayorch_flows.orchestration.settings.places import find_places
-from rayorch_flows.program.outcomes import Cause, CauseKind
+from rayorch_flows.orchestration.settings.places import ClusterPlace, find_places
+from rayorch_flows.program.outcomes import Cause
 
 RETRIES: Final = 2
 
@@ -48,18 +52,6 @@ class MicrobatchFailed(ExecutionError):
 
 class MicrobatchCancelled(MicrobatchFailed):
     """Somebody cancelled the flow run."""
-
-
-@dataclass(slots=True)
-class _Attempts:
-    """The attempts of a flow run before this one, which Prefect has made in this process."""
-
-    began: float
-    calls: list[list[CallSummary]] = field(default_factory=list[list[CallSummary]])
-    engine_s: float = 0.0
-
-
-_unfinished: Final[dict[str, _Attempts]] = {}
 
 
 def _run_name() -> str:
@@ -103,67 +95,135 @@ async def ingest_microbatch(
     places = await patiently(find_places, table, source, cluster, engine)
     prepared = prepare(flow).tuned(places.tuning)
     run_id: str | None = current_flow_run.id
-    unit = await asyncio.to_thread(open_unit, places, prepared, microbatch)
-    if isinstance(unit, MicrobatchSummary):
-        logger.info("Its %s sources are committed: the run that did it was killed before it could say so", unit.sources)
-        unit.flow_run_id = run_id or ""
-        await asyncio.to_thread(leave_summary, record_table_of(places.table, prepared), unit)
-        return unit
-    before = _unfinished.setdefault(run_id or microbatch, _Attempts(time.monotonic()))
+    stored = await asyncio.to_thread(open_microbatch, places, prepared, microbatch)
+    if isinstance(stored, MicrobatchSummary):
+        logger.info(
+            "Its %s sources are committed: the run that did it was killed before it could say so", stored.sources
+        )
+        stored.flow_run_id = run_id or ""
+        await asyncio.to_thread(leave_summary, record_table_of(places.table, prepared), stored)
+        return stored
+    began = time.monotonic()
     summary = MicrobatchSummary(
         microbatch=microbatch,
         flow_run_id=run_id or "",
         child_noun=prepared.child_noun,
-        sources=unit.total,
-        staged=unit.staged,
+        sources=stored.total,
+        staged=stored.staged,
         attempts=attempt,
     )
-    error: Exception | None = None
-    try:
-        async with stoppable(UUID(run_id) if run_id else None) as asked:
-            aborted = await run_in_engine_host(unit, prepared, places.cluster, summary, logger, asked)
-        if aborted is not None and aborted.kind is CauseKind.UNAVAILABLE and (last or not aborted.retryable):
-            summary.unavailable = not aborted.retryable
-            raise InfrastructureError(aborted.message)
-        if not last:
-            _ask_for_retry(aborted, await asyncio.to_thread(unit.retryable))
-        await asyncio.to_thread(unit.commit, summary, summary.flow_run_id, attempt, aborted)
-        logger.info(
-            "Committed %s rows to %s: %s present, %s failed, %s dropped; %s %s",
-            summary.sources,
-            unit.table.uri,
-            summary.present,
-            summary.failed,
-            summary.dropped,
-            summary.children,
-            prepared.child_noun,
-        )
-        if aborted is not None:
-            error = MicrobatchFailed(f"aborted: {aborted.message}", summary)
-    except StopAsked:
-        error = MicrobatchCancelled(CANCELLED, summary)
-    except Exception as raised:
-        if summary.unavailable:
-            await without_retries(run_id)
-        elif not last:
-            before.calls.append(summary.calls)
-            before.engine_s += summary.engine_s
-            raise
-        error = MicrobatchFailed(gist(raised), summary)
-        error.__cause__ = raised
-    _unfinished.pop(run_id or microbatch, None)
-    summary.calls = merge_calls([*before.calls, summary.calls])
-    summary.engine_s = round(before.engine_s + summary.engine_s, 3)
-    summary.elapsed_s = round(time.monotonic() - before.began, 3)
+    before = await asyncio.to_thread(_before, stored, summary)
+    async with stoppable(UUID(run_id) if run_id else None) as asked:
+        ending = await _in_engine(stored, prepared, places.cluster, summary, asked, last=last)
+    if decide(ending.ended, last=last).action is Action.COMMIT:
+        ending = await _commit(stored, summary, ending)
+    summary.calls = merge_calls([*before, summary.calls])
+    summary.elapsed_s = round(summary.elapsed_s + time.monotonic() - began, 3)
+    decision = decide(ending.ended, last=last)
+    logger.log(
+        logging.DEBUG if decision.action is Action.COMMIT else logging.INFO,
+        "Attempt %s: %s, so %s: %s",
+        attempt,
+        ending.ended,
+        decision.action,
+        decision.reason,
+    )
+    if decision.action is Action.RETRY:
+        with contextlib.suppress(Exception):  # figures of the report, no reason to lose the attempt's own error
+            await asyncio.to_thread(leave_attempts, stored.table, summary)
+        raise ending.error or ExecutionError(str(decision.reason))
+    if ending.ended is Ended.NOT_RUNNABLE:
+        summary.unavailable = True
+        await without_retries(run_id)
+    error = _last_word(decision, ending, summary)
     summary.error = "" if error is None else str(error)
-    await _publish(summary, unit.table.uri)
+    await _publish(summary, stored.table.uri)
     if not inside_its_parent():
-        await asyncio.to_thread(leave_summary, unit.table, summary)
+        await asyncio.to_thread(leave_summary, stored.table, summary)
     if isinstance(error, MicrobatchCancelled):
         return Cancelled(message=error.message)
     if error is not None:
         raise error
     return summary
+
+
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    """How an attempt ended; ``error`` is what it raises if Prefect is to try again."""
+
+    ended: Ended
+    aborted: Cause | None = None
+    error: Exception | None = None
+
+
+def _before(stored: StoredMicrobatch, summary: MicrobatchSummary) -> list[list[CallSummary]]:
+    """Add the times of the flow run's earlier attempts; return their Calls. Blocking."""
+    if summary.attempts == 1:
+        return []
+    found = take_attempts(stored.table, summary.microbatch, summary.flow_run_id)
+    if found is None:
+        return []
+    summary.elapsed_s, summary.engine_s = found.elapsed_s, found.engine_s
+    return [found.calls]
+
+
+async def _in_engine(
+    stored: StoredMicrobatch,
+    prepared: PreparedFlow,
+    cluster: ClusterPlace | None,
+    summary: MicrobatchSummary,
+    asked: asyncio.Event,
+    *,
+    last: bool,
+) -> _Ending:
+    """Run what is not staged yet, and say how that ended."""
+    try:
+        aborted = await run_in_engine_host(stored, prepared, cluster, summary, get_run_logger(), asked)
+        retryable = 0 if last or aborted is not None else await asyncio.to_thread(stored.retryable)
+    except StopAsked:
+        return _Ending(Ended.STOP_ASKED)
+    except Exception as raised:
+        return _Ending(Ended.RAISED, error=raised)
+    ended = how_it_ended(aborted, retryable)
+    if ended is Ended.FINISHED_FOR_NOW:
+        trouble = f"{retryable} sources failed for a reason that may pass; trying them again"
+        return _Ending(ended, error=InfrastructureError(trouble))
+    if aborted is None:
+        return _Ending(ended)
+    message = f"the engine aborted the microbatch: {aborted.message}"
+    return _Ending(ended, aborted, ExecutionError(message, where=aborted.call))
+
+
+async def _commit(stored: StoredMicrobatch, summary: MicrobatchSummary, ending: _Ending) -> _Ending:
+    try:
+        await asyncio.to_thread(stored.commit, summary, summary.flow_run_id, summary.attempts, ending.aborted)
+    except Exception as raised:
+        return _Ending(Ended.RAISED, error=raised)
+    get_run_logger().info(
+        "Committed %s rows to %s: %s present, %s failed, %s dropped; %s %s",
+        summary.sources,
+        stored.table.uri,
+        summary.present,
+        summary.failed,
+        summary.dropped,
+        summary.children,
+        summary.child_noun,
+    )
+    return ending
+
+
+def _last_word(decision: Decision, ending: _Ending, summary: MicrobatchSummary) -> MicrobatchFailed | None:
+    """What the flow run ends with; None if all is well."""
+    if decision.action is Action.CANCEL:
+        return MicrobatchCancelled(CANCELLED, summary)
+    if ending.aborted is not None:
+        said = ending.aborted.message
+        return MicrobatchFailed(said if decision.action is Action.GIVE_UP else f"aborted: {said}", summary)
+    if ending.error is None or decision.action is Action.COMMIT:
+        return None
+    error = MicrobatchFailed(gist(ending.error), summary)
+    error.__cause__ = ending.error
+    return error
 
 
 def _attempt() -> tuple[int, bool]:
@@ -176,16 +236,8 @@ def _attempt() -> tuple[int, bool]:
     return count, count > (retries or 0)
 
 
-def _ask_for_retry(aborted: Cause | None, retryable: int) -> None:
-    """Fail this attempt, so that Prefect starts the next one, which resumes from what is staged."""
-    if aborted is not None:
-        raise ExecutionError(f"the engine aborted the microbatch: {aborted.message}", where=aborted.call)
-    if retryable:
-        raise InfrastructureError(f"{retryable} sources failed for a reason that may pass; trying them again")
-
-
 async def _publish(summary: MicrobatchSummary, table: str) -> None:
-    info = clusters.current()
+    info = connection.current()
     report = microbatch_report(summary, table, "" if info is None else info.dashboard_url)
     words = f"{summary.present} present, {summary.failed} failed, {summary.dropped} dropped"
     await patiently(acreate_markdown_artifact, report, description=words)

@@ -13,33 +13,29 @@ from rayorch_flows.orchestration.ingest.stop_requests import CANCELLED, Family, 
 from rayorch_flows.orchestration.ingest.stored_microbatch import find_committed
 from rayorch_flows.orchestration.reporting.exception_text import gist
 from rayorch_flows.orchestration.reporting.progress import Board, finished_part
-from rayorch_flows.orchestration.reporting.run_log import Story
+from rayorch_flows.orchestration.reporting.run_log import RunLog
 from rayorch_flows.orchestration.reporting.summary import MicrobatchSummary
 from rayorch_flows.orchestration.server.outage import patiently
+from rayorch_flows.orchestration.settings.ingest_parameters import IngestParameters
 from rayorch_flows.records.manifest import Manifest
 from rayorch_flows.records.table import RecordTable
 
 
 @dataclass(frozen=True, slots=True)
-class Batches:
-    """How the microbatches of one ingest are run. Without a ``deployment`` they run in this process.
-
-    ``parameters`` are those of each flow run, but for the microbatch.
-    """
+class MicrobatchRuns:
+    """How the microbatches of one ingest are run. Unless ``asked`` names a deployment they run in this process."""
 
     table: RecordTable
-    parameters: dict[str, Any]
-    concurrency: int
-    deployment: str | None
-    story: Story
+    asked: IngestParameters
+    log: RunLog
     board: Board
 
     async def run(self, manifests: list[Manifest], parent: UUID) -> tuple[list[MicrobatchSummary], bool]:
-        """Run them all, no more than ``concurrency`` at once; also say whether somebody cancelled the ingest.
+        """Run them all, no more than ``asked.concurrency`` at once; also say whether somebody cancelled the ingest.
 
         When one finds that the Pipeline cannot run here, those behind it are not started.
         """
-        turns = asyncio.Semaphore(self.concurrency)
+        turns = asyncio.Semaphore(self.asked.concurrency)
         async with watched(parent) as family:
             unavailable: list[str] = []
 
@@ -48,7 +44,7 @@ class Batches:
                     if unavailable:
                         return _without_result(manifest, unavailable[0])
                     part = await self._one(manifest, family)
-                self.story.microbatch(part)
+                self.log.microbatch(part)
                 if part.unavailable:
                     unavailable.append(part.error)
                 return part
@@ -61,9 +57,9 @@ class Batches:
         if family.stopping:
             return _without_result(manifest, CANCELLED)
         try:
-            if self.deployment is None:
+            if self.asked.deployment is None:
                 return await self._here(manifest)
-            part = await self._there(self.deployment, manifest, family)
+            part = await self._there(self.asked.deployment, manifest, family)
         except Exception as error:
             part = await asyncio.to_thread(self._as_it_lies, manifest, gist(error))
         self.board.update(part.microbatch, finished_part(part))
@@ -71,7 +67,7 @@ class Batches:
 
     async def _there(self, deployment: str, manifest: Manifest, family: Family) -> MicrobatchSummary:
         """As a run of the deployment, which is cancelled when the ingest is."""
-        running = asyncio.create_task(run_deployed(deployment, self.table, manifest, self.parameters))
+        running = asyncio.create_task(run_deployed(deployment, self.table, manifest, self._arguments(manifest)))
         stop = asyncio.create_task(family.asked.wait())
         try:
             await asyncio.wait({running, stop}, return_when=asyncio.FIRST_COMPLETED)
@@ -85,7 +81,7 @@ class Batches:
     async def _here(self, manifest: Manifest) -> MicrobatchSummary:
         run: Any = ingest_microbatch
         # Prefect itself waits a minute to begin or end a run; to run what has committed again only finds it committed
-        state: Any = await patiently(run, **self.parameters, microbatch=manifest.microbatch_id, return_state=True)
+        state: Any = await patiently(run, **self._arguments(manifest), return_state=True)
         if state.is_cancelled():
             return _without_result(manifest, CANCELLED)
         result: Any = await state.aresult(raise_on_failure=False)
@@ -94,6 +90,9 @@ class Batches:
         if isinstance(result, MicrobatchSummary):
             return result
         return await asyncio.to_thread(self._as_it_lies, manifest, gist(result))
+
+    def _arguments(self, manifest: Manifest) -> dict[str, Any]:
+        return self.asked.microbatch_arguments(self.table.uri, manifest.microbatch_id)
 
     def _as_it_lies(self, manifest: Manifest, error: str) -> MicrobatchSummary:
         """Of a flow run that ended without a summary: it may have committed before the server was away."""

@@ -23,7 +23,7 @@ _UNFINISHED = Cause(CauseKind.CANCELLED, "the engine ended before this source wa
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class StoredMicrobatch:
     """``rows``: the places in the manifest that still have to run; ``options`` open the sources."""
 
     table: RecordTable
@@ -81,7 +81,7 @@ def record_table_of(place: TablePlace, prepared: PreparedFlow) -> RecordTable:
     return RecordTable(place.uri, prepared.definition.record, place.options, flow=prepared.definition.name)
 
 
-def open_unit(places: Places, prepared: PreparedFlow, microbatch: str) -> Unit | MicrobatchSummary:
+def open_microbatch(places: Places, prepared: PreparedFlow, microbatch: str) -> StoredMicrobatch | MicrobatchSummary:
     """Find the manifest and what is staged; what became of the microbatch if it is committed. Blocking."""
     record_table = record_table_of(places.table, prepared)
     manifest = record_table.manifests(prepared.fingerprint).read(microbatch)
@@ -94,7 +94,7 @@ def open_unit(places: Places, prepared: PreparedFlow, microbatch: str) -> Unit |
             next_step="the flow or its sources have changed: run the ingest again",
         )
     staged = record_table.staging(prepared.fingerprint).read(microbatch)
-    return Unit(record_table, manifest, staged.missing(manifest), places.source.options)
+    return StoredMicrobatch(record_table, manifest, staged.missing(manifest), places.source.options)
 
 
 def find_committed(table: RecordTable, fingerprint: str, microbatch: str, child_noun: str) -> MicrobatchSummary | None:
@@ -107,23 +107,3 @@ def find_committed(table: RecordTable, fingerprint: str, microbatch: str, child_
     summary = MicrobatchSummary(microbatch=microbatch, child_noun=child_noun, sources=rows.num_rows, committed=True)
     count_rows(rows, summary)
     return summary
-
-
-def leave_summary(table: RecordTable, summary: MicrobatchSummary) -> None:
-    """Keep the summary beside the table, for a parent that runs in another process."""
-    table.storage().write(_summary_path(summary.microbatch), summary.model_dump_json().encode())
-
-
-def take_summary(table: RecordTable, microbatch: str) -> MicrobatchSummary | None:
-    """The summary that the flow run has left, which is then gone; None if it has left none."""
-    path = _summary_path(microbatch)
-    storage = table.storage()
-    data = storage.read(path)
-    if data is None:
-        return None
-    storage.delete(path)
-    return MicrobatchSummary.model_validate_json(data)
-
-
-def _summary_path(microbatch: str) -> str:
-    return f"summaries/{microbatch}.json"

@@ -1,4 +1,4 @@
-"""The story of an ingest: lines for the log of its flow run and for whoever watches it."""
+"""What an ingest says while it runs: lines for the log of its flow run and for whoever watches it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rayorch_flows.orchestration.reporting.summary import MicrobatchSummary
 from rayorch_flows.records.lifecycle import IngestPlan
 
 
-class Story:
+class RunLog:
     """Says each line to the flow run's log and to the board."""
 
     def __init__(self, board: Board) -> None:

@@ -144,13 +144,6 @@ class IngestSummary(BaseModel):
     def over_budget(self) -> bool:
         return self.max_failed is not None and self.failed > self.max_failed
 
-    @property
-    def exit_code(self) -> int:
-        """0: every source accounted for and the error budget holds; 1: budget exceeded; 3: infrastructure gave up."""
-        if self.unaccounted:
-            return 3
-        return 1 if self.over_budget else 0
-
     def add(self, parts: Iterable[MicrobatchSummary], kept_failures: int = 50) -> None:
         """Count the microbatches in."""
         causes = Counter(self.causes)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from rayorch_flows.errors import InfrastructureError
-from rayorch_flows.orchestration.server import prefect_server as servers
+from rayorch_flows.orchestration.server import prefect_server
 from rayorch_flows.orchestration.server.prefect_server import Server
 from rayorch_flows.orchestration.settings.home import Home
 
@@ -55,13 +55,13 @@ def kept(home: Home, server: Server, tell: Callable[[str], None]) -> Generator[N
 def _keep(home: Home, server: Server, tell: Callable[[str], None], over: threading.Event) -> None:
     starts: list[float] = []
     while not over.wait(LOOK_EVERY_S):
-        if servers.runs(home, server):
+        if prefect_server.runs(home, server):
             continue
         now = time.monotonic()
         starts = [start for start in starts if now - start < WITHIN_S]
         if len(starts) == STARTS:
             raise InfrastructureError(f"it was started again {STARTS} times and ended each time")
-        if servers.start_again(home, server):
+        if prefect_server.start_again(home, server):
             starts.append(now)
             tell(AGAIN)
 

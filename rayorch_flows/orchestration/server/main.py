@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from rayorch_flows.orchestration.server import prefect_server as server
+from rayorch_flows.orchestration.server import prefect_server
 from rayorch_flows.orchestration.settings.home import Home
 
 CHECK_EVERY_S: Final = 2.0
@@ -31,13 +31,13 @@ def watch_users(home: Home) -> None:
 
 
 def _is_wanted(home: Home) -> bool:
-    with server.locked(home):
-        state = server.read_state(home)
+    with prefect_server.locked(home):
+        state = prefect_server.read_state(home)
         if state is None or state.process.pid != os.getpid():
             return False
         if state.live_users():
             return True
-        server.write_state(home, None)
+        prefect_server.write_state(home, None)
         return False
 
 

@@ -124,22 +124,6 @@ async def find_places(
     )
 
 
-def handed_on(
-    table: str, uri: str, source: str, cluster: str | None, engine: str | Mapping[str, CallSettings] | None
-) -> dict[str, Any]:
-    """The parameters of a microbatch's flow run, by those of its ingest: names of blocks stay names."""
-    if isinstance(engine, Mapping):
-        settings: object = {name: call.model_dump(mode="json", exclude_none=True) for name, call in engine.items()}
-    else:
-        settings = engine
-    return {
-        "table": table if is_block(table) else uri,
-        "source": source if is_block(source) else "",
-        "cluster": cluster,
-        "engine": settings,
-    }
-
-
 def is_block(value: object) -> bool:
     """Whether a parameter names a block of ours."""
     return isinstance(value, str) and _REFERENCE.fullmatch(value) is not None

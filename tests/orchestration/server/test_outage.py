@@ -10,7 +10,7 @@ import sys
 import httpx
 import pytest
 
-from rayorch_flows.orchestration.server import outage as endurance
+from rayorch_flows.orchestration.server import outage
 from rayorch_flows.orchestration.server.outage import patiently
 
 _SPEAKER = """
@@ -24,7 +24,7 @@ sys.exit(7)
 
 
 async def test_a_server_that_is_away_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endurance, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(outage, "_AGAIN_S", 0.0)
     request = httpx.Request("GET", "http://server")
     troubles: list[Exception] = [
         httpx.ConnectError("refused"),

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import pytest
-
 from rayorch_flows.orchestration.reporting.summary import (
     CallSummary,
     FailureLine,
@@ -33,21 +31,6 @@ def test_every_source_is_in_exactly_one_place() -> None:
     assert sum(places) == summary.sources
     assert (summary.microbatches, summary.microbatches_failed) == (2, 1)
     assert summary.errors == ["no cluster"]
-
-
-@pytest.mark.parametrize(
-    ("values", "code"),
-    [
-        ({}, 0),
-        ({"failed": 5}, 0),
-        ({"failed": 5, "max_failed": 5}, 0),
-        ({"failed": 6, "max_failed": 5}, 1),
-        ({"unaccounted": 1}, 3),
-        ({"unaccounted": 1, "failed": 6, "max_failed": 5}, 3),
-    ],
-)
-def test_exit_codes(values: dict[str, int], code: int) -> None:
-    assert IngestSummary.model_validate({"table": "t", **values}).exit_code == code
 
 
 def test_calls_of_microbatches_add_up() -> None:

@@ -8,14 +8,19 @@ import pytest
 
 from rayorch_flows.errors import TableError
 from rayorch_flows.orchestration.ingest.prepared_flow import prepare
-from rayorch_flows.orchestration.ingest.stored_microbatch import Unit, find_committed, open_unit, record_table_of
+from rayorch_flows.orchestration.ingest.stored_microbatch import (
+    StoredMicrobatch,
+    find_committed,
+    open_microbatch,
+    record_table_of,
+)
 from rayorch_flows.orchestration.reporting.summary import MicrobatchSummary
 from rayorch_flows.orchestration.settings.places import Places, SourcePlace, TablePlace
 from rayorch_flows.program.outcomes import Cause, CauseKind
 from rayorch_flows.records.lifecycle import clean_up, commit_microbatch, plan_ingest
 from rayorch_flows.records.source import list_sources
 
-TOY = str(Path(__file__).with_name("toy_flow.py")) + ":FLOW"
+TOY = str(Path(__file__).parents[1].joinpath("toy_flow.py")) + ":FLOW"
 
 
 def test_a_microbatch_whose_run_was_killed_after_the_commit_is_found_committed(tmp_path: Path) -> None:
@@ -33,20 +38,20 @@ def test_a_microbatch_whose_run_was_killed_after_the_commit_is_found_committed(t
         semantic_fingerprint=prepared.fingerprint,
         microbatch_size=2,
     ).microbatches
-    unit = open_unit(places, prepared, manifest.microbatch_id)
-    assert isinstance(unit, Unit)
-    assert unit.rows == [0, 1]
+    stored = open_microbatch(places, prepared, manifest.microbatch_id)
+    assert isinstance(stored, StoredMicrobatch)
+    assert stored.rows == [0, 1]
     assert find_committed(table, prepared.fingerprint, manifest.microbatch_id, "lines") is None
     commit_microbatch(table, manifest, flow_run_id="", unfinished=Cause(CauseKind.TIMEOUT, "late"))
     clean_up(table, manifest)
     said = find_committed(table, prepared.fingerprint, manifest.microbatch_id, "lines")
     assert said is not None
     assert (said.committed, said.failed, said.child_noun) == (True, 2, "lines")
-    found = open_unit(places, prepared, manifest.microbatch_id)
+    found = open_microbatch(places, prepared, manifest.microbatch_id)
     assert isinstance(found, MicrobatchSummary)
     assert (found.committed, found.sources, found.failed) == (True, 2, 2)
     summary = MicrobatchSummary(microbatch=manifest.microbatch_id, sources=2)
-    unit.commit(summary, "", 1, None)
+    stored.commit(summary, "", 1, None)
     assert (summary.committed, summary.failed, summary.causes) == (True, 2, {"timeout": 2}), "another run was faster"
     with pytest.raises(TableError, match="no manifest"):
-        open_unit(places, prepared, "unknown")
+        open_microbatch(places, prepared, "unknown")

@@ -7,7 +7,7 @@ import pytest
 
 from rayorch_flows import InfrastructureError
 from rayorch_flows.cli.session import session
-from rayorch_flows.orchestration.server import prefect_server as servers
+from rayorch_flows.orchestration.server import prefect_server
 from rayorch_flows.orchestration.server.prefect_server import Server
 
 
@@ -22,9 +22,9 @@ class StatusError(Exception):
 @pytest.fixture(autouse=True)
 def _a_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("RAYORCH_FLOWS_HOME", str(tmp_path))
-    monkeypatch.setattr(servers, "claim", lambda home: Server("http://far:4200/api", embedded=False))
-    monkeypatch.setattr(servers, "client_environment", lambda home, server: {})
-    monkeypatch.setattr(servers, "wait_answer", lambda home, server: None)
+    monkeypatch.setattr(prefect_server, "claim", lambda home: Server("http://far:4200/api", embedded=False))
+    monkeypatch.setattr(prefect_server, "client_environment", lambda home, server: {})
+    monkeypatch.setattr(prefect_server, "wait_answer", lambda home, server: None)
 
 
 @pytest.mark.parametrize("status", [401, 403])

@@ -12,7 +12,7 @@ from rayorch_flows.orchestration.ingest import flow_definition
 from rayorch_flows.orchestration.ingest.flow_definition import FlowDefinition, load_flow
 from rayorch_flows.orchestration.ingest.prepared_flow import prepare
 
-TOY = f"{Path(__file__).with_name('toy_flow.py')}:FLOW"
+TOY = f"{Path(__file__).parents[1].joinpath('toy_flow.py')}:FLOW"
 
 
 def test_by_path() -> None:
@@ -59,6 +59,6 @@ def test_a_flow_loaded_by_path_travels_by_value() -> None:
     )
     done = subprocess.run(
         [sys.executable, "-c", code], input=cloudpickle.dumps(prepared.plan), capture_output=True, check=False,
-        env={"PYTHONPATH": str(Path(__file__).parents[2])},
+        env={"PYTHONPATH": str(Path(__file__).parents[3])},
     )  # fmt: skip
     assert done.stdout.decode().strip() == "['A']", done.stderr.decode()

@@ -16,7 +16,7 @@ from rayorch_flows.program.outcomes import Cause, CauseKind
 from rayorch_flows.records.lifecycle import clean_up, commit_microbatch, plan_ingest
 from rayorch_flows.records.source import list_sources
 
-TOY = str(Path(__file__).with_name("toy_flow.py")) + ":FLOW"
+TOY = str(Path(__file__).parents[1].joinpath("toy_flow.py")) + ":FLOW"
 
 _opened: list[str] = []
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rayorch_flows import InfrastructureError
-from rayorch_flows.orchestration.cluster import connection as cluster
+from rayorch_flows.orchestration.cluster import connection
 from rayorch_flows.orchestration.cluster.check import expect_cluster
 from rayorch_flows.orchestration.server.processes import ProcessId, wait_until
 from rayorch_flows.orchestration.settings.home import Home
@@ -37,11 +37,11 @@ def test_an_address_where_nobody_answers_is_told_soon(address: str) -> None:
 
 
 def test_the_token_is_made_once_and_private(home: Home) -> None:
-    path = cluster._token_file(home)
+    path = connection._token_file(home)
     token = path.read_text()
     assert len(token) >= 64
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert cluster._token_file(home).read_text() == token
+    assert connection._token_file(home).read_text() == token
 
 
 def test_what_a_killed_command_left_is_removed(home: Home) -> None:
@@ -52,7 +52,7 @@ def test_what_a_killed_command_left_is_removed(home: Home) -> None:
         assert wait_until(lambda: directory.encode() in command_line.read_bytes(), 10)
         record = home.ray_sessions / "1.json"
         record.write_text(json.dumps({"pid": 1, "started": "long ago", "directory": directory}))
-        cluster.clean_sessions(home)
+        connection.clean_sessions(home)
         assert left.wait(10) is not None
         assert not Path(directory).exists()
         assert not record.exists()
@@ -67,6 +67,6 @@ def test_what_a_living_command_uses_is_left_alone(home: Home, tmp_path: Path) ->
     me = ProcessId.current()
     record = home.ray_sessions / f"{me.pid}.json"
     record.write_text(json.dumps({"pid": me.pid, "started": me.started, "directory": str(directory)}))
-    cluster.clean_sessions(home)
+    connection.clean_sessions(home)
     assert directory.exists()
     assert record.exists()

@@ -10,8 +10,7 @@ import pytest
 from rayorch_flows import InfrastructureError
 from rayorch_flows.cli.session import _terminable
 from rayorch_flows.orchestration.server import keeper as server_keeper
-from rayorch_flows.orchestration.server import prefect_server as servers
-from rayorch_flows.orchestration.server import processes
+from rayorch_flows.orchestration.server import prefect_server, processes
 from rayorch_flows.orchestration.server.keeper import AGAIN, STARTS, kept
 from rayorch_flows.orchestration.server.prefect_server import Server
 from rayorch_flows.orchestration.settings.home import Home
@@ -26,8 +25,8 @@ def _in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_server_that_ends_again_and_again_ends_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
-    monkeypatch.setattr(servers, "runs", lambda home, server: False)
-    monkeypatch.setattr(servers, "start_again", lambda home, server: True)
+    monkeypatch.setattr(prefect_server, "runs", lambda home, server: False)
+    monkeypatch.setattr(prefect_server, "start_again", lambda home, server: True)
     with (
         _terminable(),
         pytest.raises(InfrastructureError, match=f"cannot be started again: it was started again {STARTS} times"),
@@ -56,8 +55,8 @@ def test_a_server_that_another_command_has_started_again_is_used(
         return False
 
     told: list[str] = []
-    monkeypatch.setattr(servers, "runs", lambda home, server: bool(asked))
-    monkeypatch.setattr(servers, "start_again", start_again)
+    monkeypatch.setattr(prefect_server, "runs", lambda home, server: bool(asked))
+    monkeypatch.setattr(prefect_server, "start_again", start_again)
     with kept(Home(tmp_path), SERVER, told.append):
         assert processes.wait_until(lambda: bool(asked), 10)
         time.sleep(0.1)
@@ -66,6 +65,6 @@ def test_a_server_that_another_command_has_started_again_is_used(
 
 @pytest.mark.parametrize("embedded", [True, False])
 def test_the_blocks_own_error_stays(tmp_path: Path, embedded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(servers, "runs", lambda home, server: True)
+    monkeypatch.setattr(prefect_server, "runs", lambda home, server: True)
     with pytest.raises(ValueError, match="mine"), kept(Home(tmp_path), Server("http://a/api", embedded), print):
         raise ValueError("mine")
