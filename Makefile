@@ -10,11 +10,12 @@ CONSTRAINTS = constraints/py$(shell $(BIN)/python -c 'import sys; print("%d%d" %
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input
 PINS := pyproject.toml $(wildcard constraints/*.txt)
 
-.PHONY: help setup ingest test lint types bench lock clean
+.PHONY: help setup ingest quick test lint bench lock clean
 
 help:
 	@echo "make ingest [SOURCE=folder|glob|URI] [TABLE=folder|URI]   ingest documents (default: a small sample, made here)"
 	@echo "make setup     prepare .venv with the test tools"
+	@echo "make quick     lint and the pure tests, in under two minutes: for every small step"
 	@echo "make test      run the tests (ARGS='-k name' passes arguments to pytest)"
 	@echo "make lint      ruff, pyright, import contracts"
 	@echo "make bench     a ten-minute selection of the benchmarks, peers included"
@@ -49,6 +50,11 @@ sample-corpus: | .venv/.core
 
 test: .venv/.test
 	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+
+# The rooms whose tests start neither Ray nor Prefect; a tenth of the random programs.
+PURE := tests/program tests/lineage tests/records tests/stages tests/properties
+quick: lint
+	@RAYORCH_FLOWS_PROGRAMS=200 $(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow and not ray and not prefect" $(PURE) $(ARGS)
 
 lint: .venv/.test
 	@$(BIN)/ruff check .

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from rayorch_flows.errors import CompileError
 from rayorch_flows.program.source_lines import compile_error
 
-if TYPE_CHECKING:
-    from rayorch_flows.program.trace import Trace
+
+class Wiring(Protocol):
+    """The record of ``forward`` that a Port belongs to, as far as a Port has to know it."""
+
+    program: str
+
+    def describe(self, port: int) -> str:
+        """The Port as a message names it."""
+        ...
 
 
 class Port:
@@ -19,7 +26,7 @@ class Port:
 
     __slots__ = ("_id", "_trace")
 
-    def __init__(self, trace: Trace, id: int) -> None:
+    def __init__(self, trace: Wiring, id: int) -> None:
         if not hasattr(trace, "describe"):
             raise compile_error(
                 "a Port cannot be made by hand",
@@ -34,7 +41,7 @@ class Port:
         return self._id
 
     @property
-    def trace(self) -> Trace:
+    def trace(self) -> Wiring:
         """The trace that made this Port."""
         return self._trace
 

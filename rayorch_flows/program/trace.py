@@ -6,14 +6,11 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from rayorch_flows.program.plan import NO_ID, ROOT, InputPlan, PortKind, SourceLine
 from rayorch_flows.program.ports import OptionalPort, Port
 from rayorch_flows.program.source_lines import caller_line, compile_error
-
-if TYPE_CHECKING:
-    from rayorch_flows.program.module import RayModule
 
 MAX_PORTS = 100_000
 """A forward() that makes more Ports than this is taken for one that never ends."""
@@ -63,10 +60,27 @@ class CallNode:
     where: SourceLine | None
 
 
+class Declared(Protocol):
+    """What a program declares of a module, as far as the compiler has to know it."""
+
+    @property
+    def label(self) -> str: ...
+    @property
+    def where(self) -> SourceLine | None: ...
+    @property
+    def function(self) -> Any: ...
+    @property
+    def args(self) -> tuple[Any, ...]: ...
+    @property
+    def kwargs(self) -> dict[str, Any]: ...
+    @property
+    def options(self) -> dict[str, Any]: ...
+
+
 @dataclass(slots=True)
 class ModuleNode:
     name: str
-    module: RayModule
+    module: Declared
     outputs: int
 
 
@@ -269,7 +283,7 @@ class Trace:
 
     def add_call(
         self,
-        module: RayModule,
+        module: Declared,
         name: str,
         outputs: int,
         inputs: tuple[InputPlan, ...],
